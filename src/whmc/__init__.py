@@ -1,0 +1,30 @@
+"""whmc: exact sampling of multimodal distributions by wormhole Hamiltonian Monte Carlo."""
+
+from whmc.kernels.base import ChainState, StepInfo, init
+from whmc.kernels.compose import Cycle
+from whmc.kernels.independence import Independence
+from whmc.kernels.local import LocalHMC
+from whmc.kernels.trajectory import WormholeTrajectory
+from whmc.kernels.wormhole import GibbsWormhole, Wormhole
+from whmc.modes.library import ModeLibrary
+from whmc.result import Result
+from whmc.run.sampler import sample
+from whmc.target import Target
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ChainState",
+    "Cycle",
+    "GibbsWormhole",
+    "Independence",
+    "LocalHMC",
+    "ModeLibrary",
+    "Result",
+    "StepInfo",
+    "Target",
+    "Wormhole",
+    "WormholeTrajectory",
+    "init",
+    "sample",
+]

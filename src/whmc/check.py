@@ -1,0 +1,113 @@
+"""Checks of a target before anything is computed with it; each failure says what to do."""
+
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from whmc.target import Target, TargetCheck
+
+
+def require_scalar_output(target: Target) -> None:
+    """Traces the density once; raises the one error that says what is wrong with its output."""
+    position = jax.ShapeDtypeStruct((target.dim,), jnp.float64)
+    with jax.enable_x64(True):
+        try:
+            value = jax.eval_shape(lambda x: target.logdensity(target.unflatten(x)), position)
+        except Exception as error:
+            error.add_note(f"whmc called logdensity with a position of length dim = {target.dim}")
+            raise
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        raise TypeError(f"logdensity must return a scalar array, got {type(value).__name__}")
+    if shape != ():
+        raise ValueError(
+            f"logdensity returned shape {shape} for one position: it must return a scalar, "
+            "often a missing .sum()"
+        )
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"logdensity returned dtype {dtype}: it must return a real floating number")
+
+
+def check_target(target: Target, seed: int = 0) -> TargetCheck:
+    """One value, gradient, batch, finite share of the starts, dtype; stops at the first failure."""
+    lines: list[tuple[bool, str, str]] = []
+
+    def look(what: str, see: Callable[[], tuple[bool, str]]) -> bool:
+        try:
+            passed, seen = see()
+        except Exception as error:  # whatever the user's function raises is a finding, not a crash
+            passed, seen = False, f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        lines.append((passed, what, seen))
+        return passed
+
+    with jax.enable_x64(True):
+        look("output", lambda: (require_scalar_output(target), (True, "a real scalar"))[1])
+        if lines[-1][0] and look("starts", lambda: _starts(target, seed)):
+            points = _finite_first(target, target.draw_starts(jax.random.key(seed), 256))
+            look("value", lambda: _value(target, points[0]))
+            look("gradient", lambda: _gradient(target, points[0]))
+            look("batch", lambda: _batch(target, points))
+            look("dtype", lambda: _dtype(target))
+    return TargetCheck(tuple(lines))
+
+
+def _finite_first(target: Target, points: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+    return points[jnp.argsort(~jnp.isfinite(jax.vmap(target)(points)))]
+
+
+def _starts(target: Target, seed: int) -> tuple[bool, str]:
+    if target.starts is None:
+        return False, "none given: add starts=(low, high), needed to look for modes"
+    points = target.draw_starts(jax.random.key(seed), 256)
+    share = float(jnp.mean(jnp.isfinite(jax.vmap(target)(points))))
+    if share == 0:
+        return False, "log density is finite at none of 256 starts: move or shrink the region"
+    return True, f"log density is finite at {share:.0%} of 256 starts"
+
+
+def _value(target: Target, point: Float[Array, " dim"]) -> tuple[bool, str]:
+    value = float(target(point))
+    return bool(np.isfinite(value)), f"{value:.6g} at the first finite start"
+
+
+def _gradient(target: Target, point: Float[Array, " dim"]) -> tuple[bool, str]:
+    """Against central differences in a random direction."""
+    score = jax.grad(target)(point)
+    bad = int(jnp.sum(~jnp.isfinite(score)))
+    if bad:
+        first = target.names[int(jnp.argmax(~jnp.isfinite(score)))]  # type: ignore[index]
+        return False, f"{bad} entries are not finite, first {first}: look for jnp.where, sqrt or abs at 0"
+    way = jax.random.normal(jax.random.key(1), point.shape)
+    way = way / jnp.linalg.norm(way)
+    size = 1e-6 * (1.0 + float(jnp.linalg.norm(point)))
+    slope = float((target(point + size * way) - target(point - size * way)) / (2 * size))
+    exact = float(score @ way)
+    scale = float(jnp.linalg.norm(score)) + abs(float(target(point))) * 1e-9 / size + 1e-8
+    if abs(slope - exact) > 1e-3 * scale:
+        return False, f"{exact:.6g} along a direction, differences give {slope:.6g}: a kink or float32?"
+    return True, f"finite, agrees with differences ({exact:.4g})"
+
+
+def _batch(target: Target, points: Float[Array, "n dim"]) -> tuple[bool, str]:
+    evaluate = jax.jit(jax.vmap(target.evaluate))
+    one, many = target(points[0]), jax.block_until_ready(evaluate(points)).logdensity[0]
+    if not np.isclose(float(one), float(many), rtol=1e-6):
+        return False, f"{float(many):.6g} in a batch, {float(one):.6g} alone: is there state or randomness?"
+    start = time.perf_counter()
+    jax.block_until_ready(evaluate(points))
+    each = (time.perf_counter() - start) / len(points)
+    return True, f"same in a batch, {each * 1e6:.1f} µs a gradient"
+
+
+def _dtype(target: Target) -> tuple[bool, str]:
+    dtype = jax.eval_shape(
+        lambda x: target.logdensity(target.unflatten(x)),
+        jax.ShapeDtypeStruct((target.dim,), jnp.float64),
+    ).dtype
+    if dtype != jnp.float64:
+        return False, f"{dtype} for a float64 position: remove casts, they limit every energy difference"
+    return True, "float64"

@@ -1,0 +1,1 @@
+"""Estimates from draws: arrays in, numbers with errors out."""

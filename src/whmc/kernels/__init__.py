@@ -1,0 +1,1 @@
+"""Markov kernels: each a small pytree with `step(key, state, target, library)`."""

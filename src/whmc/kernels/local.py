@@ -1,0 +1,60 @@
+"""LocalHMC: Hamiltonian Monte Carlo in the chart of a label."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis
+from whmc.kernels.leapfrog import Motion, leapfrog
+from whmc.kernels.noise import noise
+from whmc.modes.library import ModeLibrary, apply
+from whmc.modes.mixture import log_components, log_responsibility, pick
+from whmc.pytree import pytree
+from whmc.target import Target
+
+JITTER = 0.2
+"""Step sizes vary by this share either way, so that no orbit closes on itself."""
+
+
+@pytree
+class LocalHMC(AbstractKernel):
+    """Explores the mode that the chain is in.
+
+    i ~ r(theta); momentum p ~ N(0, I) in chart i; `num_steps` leapfrog steps of the chart's own step size;
+    accept with exp(-ΔH) · r_i(theta')/r_i(theta).
+    """
+
+    num_steps: Int[Array, ""] | int = 4
+
+    def step(
+        self, key: Array, state: ChainState, target: Target, library: ModeLibrary
+    ) -> tuple[ChainState, StepInfo]:
+        (u_label, u_step, u_accept), momentum = noise(key, 3, library.dim)
+        label = pick(u_label, state.log_components)
+        chart = library.chart(label)
+
+        end = leapfrog(
+            Motion(
+                state.position - chart.location, apply(chart.scale, momentum),
+                state.logdensity, state.score, jnp.zeros((), int),
+            ),
+            target, chart,
+            step_size=chart.step_size * (1 + JITTER * (2 * u_step - 1)),
+            num_steps=self.num_steps,
+            residual=lambda n: jnp.ones(()),
+        )
+        position = chart.location + end.displacement
+        proposal = ChainState(position, end.logdensity, end.score, log_components(library, position))
+        new_momentum = apply(chart.inverse_scale, end.velocity)
+
+        log_ratio = (
+            proposal.logdensity - 0.5 * new_momentum @ new_momentum
+            - (state.logdensity - 0.5 * momentum @ momentum)
+            + log_responsibility(proposal.log_components, label)
+            - log_responsibility(state.log_components, label)
+        )
+        new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)
+        info = StepInfo(
+            label=label, proposed=label, log_ratio=log_ratio, accepted=accepted,
+            regenerated=jnp.zeros((), bool), num_gradients=jnp.asarray(self.num_steps), num_failed=end.num_failed,
+        )
+        return new_state, info

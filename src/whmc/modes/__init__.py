@@ -1,0 +1,1 @@
+"""The mode library: charts of the modes, their mixture q, and charts made from locations."""

@@ -1,0 +1,202 @@
+"""ModeLibrary: one chart for each known mode, padded to a capacity.
+
+Chart k has a location mu_k, a scale L_k (Sigma_k = L_k L_k^T), a weight omega_k and a step size. The
+position of theta in chart k is z = L_k^{-1} (theta - mu_k). Unused places have log_weight -inf, so a
+fuller library is new data and never a new shape until the capacity doubles.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+
+from whmc.pytree import pytree
+
+DIAGONAL_FROM = 1000
+"""Scales are diagonal from this dimension on: K dense factors would take K·D² numbers, and a
+covariance could not be learned from the draws of a warm-up anyway."""
+
+Matrix = Float[Array, "dim dim"] | Float[Array, " dim"]
+
+
+def apply(matrix: Matrix, vector: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    """matrix · vector, where a one-dimensional matrix is a diagonal."""
+    return matrix @ vector if matrix.ndim == 2 else matrix * vector
+
+
+@pytree
+class Chart:
+    """One mode's coordinates."""
+
+    location: Float[Array, " dim"]
+    scale: Matrix
+    inverse_scale: Matrix
+    covariance: Matrix
+    log_det: Float[Array, ""]
+    step_size: Float[Array, ""]
+
+    def whiten(self, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """z = L^{-1} (theta - mu)."""
+        return apply(self.inverse_scale, position - self.location)
+
+    def unwhiten(self, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """theta = mu + L z."""
+        return self.location + apply(self.scale, z)
+
+
+@pytree
+class ModeLibrary:
+    """Charts of the known modes. `dof` is the Student-t base's degrees of freedom (inf: Gaussian)."""
+
+    location: Float[Array, "capacity dim"]
+    scale: Float[Array, "capacity dim dim"] | Float[Array, "capacity dim"]
+    inverse_scale: Float[Array, "capacity dim dim"] | Float[Array, "capacity dim"]
+    covariance: Float[Array, "capacity dim dim"] | Float[Array, "capacity dim"]
+    log_det: Float[Array, " capacity"]
+    log_weight: Float[Array, " capacity"]
+    step_size: Float[Array, " capacity"]
+    dof: Float[Array, ""]
+
+    @classmethod
+    def from_charts(
+        cls,
+        location: ArrayLike,
+        scale: ArrayLike,
+        *,
+        log_weight: ArrayLike | None = None,
+        step_size: ArrayLike | None = None,
+        capacity: int | None = None,
+        dof: float = np.inf,
+    ) -> "ModeLibrary":
+        """A library of charts: locations (K, D), scales (K, D, D) lower triangular or (K, D) diagonal.
+
+        Weights (equal unless given) are made to sum to one.
+        """
+        location, scale = np.asarray(location, float), np.asarray(scale, float)
+        size, dim = location.shape
+        if scale.shape not in ((size, dim), (size, dim, dim)):
+            raise ValueError(f"scale has shape {scale.shape}: give ({size}, {dim}) or ({size}, {dim}, {dim})")
+        capacity = size if capacity is None else capacity
+        if capacity < max(size, 1):
+            raise ValueError(f"capacity is {capacity}: it must hold {max(size, 1)} charts")
+        diagonal = scale.ndim == 2
+        unit = np.ones(dim) if diagonal else np.eye(dim)
+        scale = _padded(scale, capacity, unit)
+        sd = scale if diagonal else np.diagonal(scale, axis1=1, axis2=2)
+        log_weight = np.zeros(size) if log_weight is None else np.asarray(log_weight, float)
+        if size:
+            log_weight = log_weight - np.logaddexp.reduce(log_weight)
+        step_size = np.ones(size) if step_size is None else np.asarray(step_size, float)
+        return cls(
+            location=jnp.asarray(_padded(location, capacity, 0.0)),
+            scale=jnp.asarray(scale),
+            inverse_scale=jnp.asarray(1 / scale if diagonal else np.tril(np.linalg.inv(scale))),
+            covariance=jnp.asarray(scale**2 if diagonal else scale @ np.swapaxes(scale, 1, 2)),
+            log_det=jnp.asarray(np.sum(np.log(sd), axis=1)),
+            log_weight=jnp.asarray(_padded(log_weight, capacity, -np.inf)),
+            step_size=jnp.asarray(_padded(step_size, capacity, 1.0)),
+            dof=jnp.asarray(dof, float),
+        )
+
+    @classmethod
+    def empty(
+        cls, dim: int, *, capacity: int = 1, diagonal: bool | None = None, dof: float = np.inf
+    ) -> "ModeLibrary":
+        """No charts yet, room for `capacity`. Diagonal scales from dim 1000 on, unless told."""
+        diagonal = dim >= DIAGONAL_FROM if diagonal is None else diagonal
+        scale = np.zeros((0, dim) if diagonal else (0, dim, dim))
+        return cls.from_charts(np.zeros((0, dim)), scale, capacity=capacity, dof=dof)
+
+    @property
+    def capacity(self) -> int:
+        return self.location.shape[0]
+
+    @property
+    def dim(self) -> int:
+        return self.location.shape[1]
+
+    @property
+    def diagonal(self) -> bool:
+        return self.scale.ndim == 2
+
+    @property
+    def size(self) -> int:
+        """How many charts are in use; they come first. Not under jit."""
+        return int(np.sum(np.asarray(self.log_weight) > -np.inf))
+
+    def chart(self, label: Int[Array, ""] | int) -> Chart:
+        """Chart k; `label` may be traced."""
+        return Chart(self.location[label], self.scale[label], self.inverse_scale[label],
+                     self.covariance[label], self.log_det[label], self.step_size[label])
+
+    def whiten(self, label: Int[Array, ""] | int, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """z = L_k^{-1} (theta - mu_k)."""
+        return self.chart(label).whiten(position)
+
+    def unwhiten(self, label: Int[Array, ""] | int, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """theta = mu_k + L_k z."""
+        return self.chart(label).unwhiten(z)
+
+    def add(
+        self, location: ArrayLike, scale: ArrayLike, *, log_weight: float = 0.0, step_size: float = 1.0
+    ) -> "ModeLibrary":
+        """A library with one chart more; the capacity doubles when it is full."""
+        size = self.size
+        capacity = self.capacity if size < self.capacity else 2 * self.capacity
+
+        def with_row(rows: np.ndarray, row: ArrayLike) -> np.ndarray:
+            return np.concatenate([rows, np.asarray(row, float)[None]])
+
+        locations, scales, log_weights, step_sizes = self.charts()
+        return self._rebuilt(
+            with_row(locations, location), with_row(scales, scale), with_row(log_weights, log_weight),
+            with_row(step_sizes, step_size), capacity,
+        )
+
+    def drop(self, label: int) -> "ModeLibrary":
+        """A library without chart `label`; later charts move down by one."""
+        self._require(label)
+        return self._rebuilt(*(np.delete(rows, label, axis=0) for rows in self.charts()), self.capacity)
+
+    def merge(self, first: int, second: int) -> "ModeLibrary":
+        """Charts `first` and `second` become one, in the place of `first`, with the moments of their mixture."""
+        self._require(first), self._require(second)
+        if first == second:
+            raise ValueError(f"merge needs two charts, got {first} twice")
+        locations, scales, log_weights, step_sizes = self.charts()
+        pair = [first, second]
+        log_sum = np.logaddexp.reduce(log_weights[pair])
+        shares = np.exp(log_weights[pair] - log_sum)
+        gap = locations[first] - locations[second]
+        between = np.prod(shares) * (gap**2 if self.diagonal else np.outer(gap, gap))
+        covariance = np.tensordot(shares, np.asarray(self.covariance)[pair], 1) + between
+        locations[first] = shares @ locations[pair]
+        scales[first] = np.sqrt(covariance) if self.diagonal else np.linalg.cholesky(covariance)
+        log_weights[first] = log_sum
+        step_sizes[first] = np.min(step_sizes[pair])
+        return self._rebuilt(locations, scales, log_weights, step_sizes, self.capacity).drop(second)
+
+    def charts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Locations, scales, log weights and step sizes of the charts in use, as NumPy copies."""
+        size = self.size
+        location, scale, log_weight, step_size = (
+            np.array(rows, float)[:size] for rows in (self.location, self.scale, self.log_weight, self.step_size)
+        )
+        return location, scale, log_weight, step_size
+
+    def _rebuilt(
+        self, location: np.ndarray, scale: np.ndarray, log_weight: np.ndarray, step_size: np.ndarray,
+        capacity: int,
+    ) -> "ModeLibrary":
+        return ModeLibrary.from_charts(
+            location, scale, log_weight=log_weight, step_size=step_size, capacity=capacity, dof=float(self.dof)
+        )
+
+    def _require(self, label: int) -> None:
+        if not 0 <= label < self.size:
+            raise IndexError(f"there is no chart {label}: the library holds {self.size}")
+
+
+def _padded(rows: np.ndarray, capacity: int, filler: ArrayLike) -> np.ndarray:
+    spare = np.broadcast_to(filler, (capacity - len(rows), *rows.shape[1:]))
+    return np.concatenate([rows, spare])

@@ -1,0 +1,1 @@
+"""Running chains: warm-up in rounds, then sampling with a frozen kernel."""

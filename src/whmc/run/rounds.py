@@ -1,0 +1,151 @@
+"""Warm-up: rounds that double in length, the kernel constant in each, tuned only between them."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from whmc.kernels.base import AbstractKernel, StepInfo
+from whmc.kernels.compose import Cycle
+from whmc.kernels.independence import Independence
+from whmc.kernels.local import LocalHMC
+from whmc.kernels.wormhole import Wormhole
+from whmc.modes.library import ModeLibrary
+from whmc.run.block import Trace
+from whmc.run.throat import Setting, ThroatSearch
+from whmc.run.tuning import Charts, fit_charts, log_ratio_of, quarter_turn, tune_step_sizes, tune_weights
+
+FIRST_ROUND = 15
+"""Steps of the first round: with 16 chains enough to see whether a step size is far off."""
+
+
+def default_kernel() -> Cycle:
+    """What `sample` runs, tuned by it: explore the mode, change the mode, try to start afresh."""
+    return Cycle((LocalHMC(), Wormhole(), Independence()))
+
+
+def round_lengths(warmup: int) -> list[int]:
+    """Lengths that double and add up to `warmup`; the last round is about half of it."""
+    num_rounds = max(1, int(np.log2(warmup / FIRST_ROUND + 1))) if warmup else 0
+    ends = [round(warmup * (2 ** (n + 1) - 1) / (2**num_rounds - 1)) for n in range(num_rounds)]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def moves(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
+    """The kernels of a cycle, or the kernel alone."""
+    return kernel.kernels if isinstance(kernel, Cycle) else (kernel,)
+
+
+def infos(info: StepInfo | tuple[StepInfo, ...]) -> tuple[StepInfo, ...]:
+    """The infos in the order of `moves`."""
+    return info if isinstance(info, tuple) else (info,)
+
+
+def arrays(kernel: AbstractKernel) -> AbstractKernel:
+    """The kernel with every number an array of the run's dtype: tuning then never changes a type."""
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.result_type(float if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) else int)),
+        kernel,
+    )
+
+
+def with_settings(kernel: AbstractKernel, **settings: float) -> AbstractKernel:
+    """The kernel with every move's field of such a name replaced: throat=, stride=, num_steps=, log_threshold=."""
+    changed = tuple(
+        dataclasses.replace(
+            move,  # type: ignore[type-var]
+            **{
+                name: jnp.asarray(value, jnp.result_type(getattr(move, name)))
+                for name, value in settings.items() if hasattr(move, name)
+            },
+        )
+        for move in moves(kernel)
+    )
+    return Cycle(changed) if isinstance(kernel, Cycle) else changed[0]
+
+
+@dataclasses.dataclass
+class WarmUp:
+    """Kernel and library as they are learned. `fixed` keeps num_steps and throat as the user wrote them."""
+
+    kernel: AbstractKernel
+    library: ModeLibrary
+    fixed: bool = False
+    throats: ThroatSearch = dataclasses.field(default_factory=ThroatSearch)
+
+    def __post_init__(self) -> None:
+        self.curvature = Charts.of(self.library)
+
+    def run(self, num_steps: int, run_steps: Callable[[AbstractKernel, ModeLibrary, int], Trace]) -> None:
+        """One round: some steps at each throat setting of the plan, then all tuning at once."""
+        plan = self._plan()
+        self.throats = ThroatSearch(self.throats.diversity, self.throats.other_cost)
+        ends = np.linspace(0, num_steps, len(plan) + 1).astype(int)
+        traces = []
+        for setting, length in zip(plan, np.diff(ends), strict=True):
+            kernel = self.kernel if setting is None else with_settings(self.kernel, throat=setting[0], stride=setting[1])
+            trace = run_steps(kernel, self.library, int(length))
+            if setting is not None and length:
+                self.throats.acceptance[setting] = _jump_acceptance(kernel, trace)
+            traces.append(trace)
+        self._tune(jax.tree.map(lambda *parts: np.concatenate(parts), *traces))
+
+    def _plan(self) -> list[Setting] | list[None]:
+        has_wormhole = any(isinstance(move, Wormhole) for move in moves(self.kernel))
+        if self.fixed or not has_wormhole or self.library.size == 1:
+            return [None]
+        return self.throats.plan()
+
+    def _other_cost(self) -> int:
+        """Gradients that a cycle spends besides the jump."""
+        return sum(
+            int(move.num_steps) if isinstance(move, LocalHMC) else 1
+            for move in moves(self.kernel) if not isinstance(move, Wormhole)
+        )
+
+    def _tune(self, trace: Trace) -> None:
+        size, dim = self.library.size, self.library.dim
+        position, logdensity = trace.position.reshape(-1, dim), trace.logdensity.ravel()
+        _, _, log_weight, step_size = self.library.charts()
+        label, proposed, acceptance, local = _label_moves(self.kernel, trace)
+        if np.any(~local):
+            log_weight = tune_weights(log_weight, label[~local], proposed[~local], acceptance[~local])
+        charts = fit_charts(self.curvature, position, logdensity, trace.label.ravel())
+        settings: dict[str, float] = {}
+        if np.any(local):
+            step_size = tune_step_sizes(step_size, label[local], acceptance[local])
+            if not self.fixed:
+                settings["num_steps"], step_size = quarter_turn(step_size, np.exp(log_weight))
+        self.library = ModeLibrary.from_charts(
+            charts.location, charts.scale, log_weight=log_weight, step_size=step_size,
+            capacity=self.library.capacity, dof=float(self.library.dof),
+        )
+        some = slice(None, None, max(1, len(position) // 2000))
+        settings["log_threshold"] = float(np.median(log_ratio_of(self.library, position[some], logdensity[some])))
+        self.kernel = with_settings(self.kernel, **settings)
+        if not self.fixed and self.throats.acceptance:
+            self.throats.diversity = 1 - float(np.sum(np.exp(log_weight) ** 2))
+            self.throats.other_cost = self._other_cost()
+            throat, stride = self.throats.best()
+            self.kernel = with_settings(self.kernel, throat=throat, stride=stride)
+
+
+def _label_moves(kernel: AbstractKernel, trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of all moves of a round: label, proposed label, acceptance probability, and whether it was a local move."""
+    parts = []
+    for move, info in zip(moves(kernel), infos(trace.info), strict=True):
+        acceptance = np.exp(np.minimum(info.log_ratio, 0.0))
+        local = np.full(acceptance.shape, isinstance(move, LocalHMC))
+        parts.append([np.ravel(rows) for rows in (info.label, info.proposed, acceptance, local)])
+    label, proposed, acceptance, local = (np.concatenate(rows) for rows in zip(*parts, strict=True))
+    return label, proposed, acceptance, local
+
+
+def _jump_acceptance(kernel: AbstractKernel, trace: Trace) -> float:
+    """Mean acceptance of the wormhole's jumps."""
+    for move, info in zip(moves(kernel), infos(trace.info), strict=True):
+        if isinstance(move, Wormhole):
+            return float(np.mean(np.exp(np.minimum(info.log_ratio, 0.0))))
+    return 0.0

@@ -1,0 +1,62 @@
+"""How long a throat pays: the search for the most effective changes of mode per gradient."""
+
+import dataclasses
+
+Setting = tuple[int, float]
+"""(throat, stride)"""
+
+LONGEST = 1024
+HOPELESS = 0.02
+"""Below this acceptance of jumps the next round tries a throat four times as long."""
+
+
+@dataclasses.dataclass
+class ThroatSearch:
+    """Acceptance seen at each setting in the last round, and what to try next.
+
+    Doubling and halving around the best. A setting is only tried if it would win with every jump accepted, so a mode
+    network whose direct jumps are good is never offered a throat. Older rounds do not count: their charts were others.
+
+    diversity: 1 - sum of squared weights, the chance that two independent draws lie in different modes.
+    other_cost: gradients that the rest of the cycle spends.
+    """
+
+    diversity: float = 0.5
+    other_cost: int = 1
+    acceptance: dict[Setting, float] = dataclasses.field(default_factory=dict)
+
+    def rate(self, setting: Setting) -> float:
+        """Effective draws of the mode label per gradient."""
+        return self._effective(self.acceptance[setting]) / self._cost(setting)
+
+    def best(self) -> Setting:
+        return max(self.acceptance, key=self.rate, default=(0, 1.0))
+
+    def plan(self) -> list[Setting]:
+        """Settings of the next round, the best so far first."""
+        if not self.acceptance:
+            return [(0, 1.0)]
+        throat, stride = best = self.best()
+        if self.acceptance[best] < HOPELESS:
+            longest = max(throat for throat, _ in self.acceptance)
+            return [(min(max(8, 4 * longest), LONGEST), 1.0)]
+        if throat == 0:
+            near = [(4, 1.0), (8, 1.0), (16, 1.0)]
+        else:
+            near = [(throat // 2, stride), (2 * throat, stride), (throat, stride * 0.7), (throat, stride * 1.4)]
+        ceiling, rate = self._effective(1.0), self.rate(best)
+        return [best, *(s for s in near if s[0] <= LONGEST and ceiling / self._cost(s) > rate)]
+
+    def _effective(self, changes: float) -> float:
+        """Effective label draws of one step in which the mode changes with chance `changes`.
+
+        Independent draws change the mode with chance `diversity`, so the label's lag-one correlation is about
+        1 - s, s = changes/diversity, and a step is worth s/(2 - s) draws: for rare changes, half their number. Above
+        s = 1 labels alternate; beyond s = 1.5 nothing more is counted, it would only serve the weights of two equal modes.
+        """
+        s = min(changes / self.diversity, 1.5)
+        return s / (2 - s)
+
+    def _cost(self, setting: Setting) -> int:
+        """Gradients of a cycle; the jump's as in `Wormhole.cost`."""
+        return max(1, 2 * setting[0] - 1) + self.other_cost

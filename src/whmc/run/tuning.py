@@ -1,0 +1,174 @@
+"""What is learned between two rounds of the warm-up: arrays in, new settings out. All of it NumPy, on the host."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import ndtri
+
+from whmc.modes.library import ModeLibrary
+
+ACCEPTANCE_GOAL = 0.8
+"""Acceptance that local step sizes aim at; between .65 and .9 the cost of an effective draw hardly changes."""
+
+QUARTER_TURN = np.pi / 2
+"""Length of a trajectory in chart time: after a quarter turn a Gaussian mode has forgotten where it was."""
+
+MAX_STEPS = 64
+"""A mode that needs more steps than this for a quarter turn has a chart that does not fit."""
+
+WEIGHT_FLOOR = 0.01
+"""No chart gets less than this share of an equal weight, so that none is ever given up for good."""
+
+
+def tune_step_sizes(
+    step_size: Float[np.ndarray, " size"],
+    label: Int[np.ndarray, " n"],
+    acceptance: Float[np.ndarray, " n"],
+) -> Float[np.ndarray, " size"]:
+    """Step size of each chart for `ACCEPTANCE_GOAL`, from the acceptance at the present ones.
+
+    The energy error of a trajectory is nearly N(s²/2, s²) with s ∝ e², and then acceptance is 2Φ(-s/2): so
+    e' = e · sqrt(s(goal)/s(seen)).
+    """
+    tuned = step_size.copy()
+    for k in range(len(step_size)):
+        seen = acceptance[label == k]
+        # two pseudo-moves at the goal keep a chart with few visits from leaping
+        mean = (np.sum(seen) + 2 * ACCEPTANCE_GOAL) / (len(seen) + 2)
+        spread = -2 * ndtri(0.5 * np.clip(mean, 1e-3, 1 - 1e-6))
+        factor = np.sqrt(-2 * ndtri(0.5 * ACCEPTANCE_GOAL) / spread)
+        tuned[k] = min(step_size[k] * np.clip(factor, 0.25, 2.0), QUARTER_TURN)
+    return tuned
+
+
+def quarter_turn(
+    step_size: Float[np.ndarray, " size"], weight: Float[np.ndarray, " size"]
+) -> tuple[int, Float[np.ndarray, " size"]]:
+    """Number of steps for a quarter turn at the typical step size, and steps cut down to make just that.
+
+    All chains take the same number of steps (they run side by side), so one number serves all charts.
+    """
+    typical = np.exp(np.sum(weight * np.log(step_size)) / np.sum(weight))
+    num_steps = int(np.clip(np.ceil(QUARTER_TURN / typical - 0.1), 1, MAX_STEPS))
+    return num_steps, np.minimum(step_size, QUARTER_TURN / num_steps)
+
+
+def tune_weights(
+    log_weight: Float[np.ndarray, " size"],
+    label: Int[np.ndarray, " n"],
+    proposed: Int[np.ndarray, " n"],
+    acceptance: Float[np.ndarray, " n"],
+) -> Float[np.ndarray, " size"]:
+    """Log weights for which the mean flow of accepted moves between any two charts is the same both ways.
+
+    With F_ik the mean acceptance of moves from i to k over all moves from i, the weights solve
+    sum_i W_i F_ik = W_k sum_j F_kj. Acceptance probabilities, not acceptances: a mode that no chain has entered yet is
+    weighed too (Bennett 1976). One pseudo-move with the present weights keeps the chain of charts connected.
+    """
+    size = len(log_weight)
+    weight = np.exp(log_weight)
+    flow = np.tile(weight, (size, 1))
+    np.add.at(flow, (label, proposed), acceptance)
+    flow /= (1 + np.bincount(label, minlength=size))[:, None]
+    np.fill_diagonal(flow, 0.0)
+    balance = flow.T - np.diag(flow.sum(axis=1))
+    balance[-1] = 1.0
+    solved = np.linalg.lstsq(balance, np.eye(size)[-1], rcond=None)[0]
+    solved = np.maximum(solved, WEIGHT_FLOOR / size)
+    return np.log(solved / solved.sum())
+
+
+@dataclasses.dataclass(frozen=True)
+class Charts:
+    """Locations and scales of all charts, as NumPy arrays."""
+
+    location: Float[np.ndarray, "size dim"]
+    scale: Float[np.ndarray, "size dim dim"] | Float[np.ndarray, "size dim"]
+
+    @classmethod
+    def of(cls, library: ModeLibrary) -> "Charts":
+        location, scale, _, _ = library.charts()
+        return cls(location, scale)
+
+
+def fit_charts(
+    curvature: Charts,
+    position: Float[np.ndarray, "n dim"],
+    logdensity: Float[np.ndarray, " n"],
+    label: Int[np.ndarray, " n"],
+) -> Charts:
+    """Each chart from the moments of its label's draws, as far as that makes w = pi/q flatter than the curvature does.
+
+    Jumps are accepted with ratios of w. So moments are fitted to one half of a label's draws at several degrees of
+    shrinking towards the curvature, and the degree is kept whose log w varies least over the other half: draws that are
+    few, or a mode that is Gaussian, keep the curvature; skewed, flat and heavy modes get their moments.
+    """
+    location, scale = curvature.location.copy(), curvature.scale.copy()
+    for k in range(len(location)):
+        mine = np.flatnonzero(label == k)
+        if len(mine) < 8:
+            continue
+        fit, held = mine[::2], mine[1::2]
+        scores = [
+            _unevenness(*_blend(curvature, k, position[fit], share), position[held], logdensity[held])
+            for share in SHARES
+        ]
+        share = SHARES[int(np.argmin(scores))]
+        location[k], scale[k] = _blend(curvature, k, position[mine], share)
+    return Charts(location, scale)
+
+
+SHARES: tuple[float | None, ...] = (None, 0.0, 0.3, 0.6, 0.8, 0.9, 0.97, 1.0)
+"""How far a chart goes from curvature to moments. None: pure curvature; 0: its shape with the draws' mean and size."""
+
+
+def _blend(
+    curvature: Charts, k: int, draws: Float[np.ndarray, "n dim"], share: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    location, scale = curvature.location[k], curvature.scale[k]
+    if share is None:
+        return location, scale
+    mean = np.mean(draws, axis=0)
+    shift = draws - mean
+    diagonal = scale.ndim == 1
+    z = shift / scale if diagonal else np.linalg.solve(scale, shift.T).T
+    size = np.sqrt(np.mean(z**2))
+    if share == 0.0:
+        return mean, scale * size
+    if diagonal:
+        return mean, scale * np.sqrt((1 - share) * size**2 + share * np.mean(z**2, axis=0))
+    inner = (1 - share) * size**2 * np.eye(len(mean)) + share * (z.T @ z) / len(z)
+    try:
+        return mean, scale @ np.linalg.cholesky(inner)
+    except np.linalg.LinAlgError:  # fewer draws than dimensions, nothing shrunk
+        return mean, np.full_like(scale, np.nan)
+
+
+def _unevenness(
+    location: np.ndarray, scale: np.ndarray, draws: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
+) -> float:
+    """Mean distance of log w from its median, w = pi/N(location, scale scale^T)."""
+    if not np.all(np.isfinite(scale)):
+        return np.inf
+    shift = draws - location
+    z = shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
+    log_ratio = logdensity + 0.5 * np.sum(z**2, axis=1)
+    return float(np.mean(np.abs(log_ratio - np.median(log_ratio))))
+
+
+def log_ratio_of(
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """log w = log pi - log q at many points, without compiling anything."""
+    from whmc.modes.mixture import log_base
+
+    inverse, size = np.asarray(library.inverse_scale), library.size
+    rows = []
+    for k in range(size):
+        shift = position - np.asarray(library.location[k])
+        z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
+        rows.append(np.sum(z**2, axis=1))
+    base = np.asarray(log_base(np.stack(rows), library.dim, library.dof))
+    offset = np.asarray(library.log_weight - library.log_det)[:size, None]
+    return logdensity - np.logaddexp.reduce(base + offset, axis=0)

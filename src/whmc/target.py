@@ -1,0 +1,169 @@
+"""Target: what is sampled, a log density on R^D and where to look for it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, PyTree
+
+from whmc.pytree import pytree
+
+
+@pytree
+class Evaluation:
+    """Log density and score at a point, made safe: see `Target.evaluate`."""
+
+    logdensity: Float[Array, ""]
+    score: Float[Array, " dim"]
+    failed: Bool[Array, ""]
+
+
+# eq=False: two targets are the same only if they are one object, so a target can be a static
+# argument of a compiled function whatever it closes over.
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class Target:
+    """A log density on R^D, up to a constant, and the region where its modes may be.
+
+    logdensity: position -> scalar. Write it for one position, in `jax.numpy`.
+    dim: the number D of coordinates. Leave it out when `template` is given.
+    starts: where searches start: a box `(low, high)` (a tuple; scalars or D values each), an
+        array of points (n, D), or a function `(key, n) -> points`. Not needed where modes are given.
+    names: D names, for tables and pictures.
+    template: a pytree of arrays; then `logdensity` takes such a pytree, and so do `starts`.
+    """
+
+    logdensity: Callable[[Any], Any]
+    dim: int = 0
+    starts: Any = None
+    names: Sequence[str] | None = None
+    template: PyTree = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.logdensity):
+            raise TypeError(
+                f"logdensity must be a function of a position, got {type(self.logdensity).__name__}"
+            )
+        if self.template is not None:
+            size = sum(np.size(leaf) for leaf in jax.tree.leaves(self.template))
+            if self.dim not in (0, size):
+                raise ValueError(
+                    f"dim is {self.dim}, but template holds {size} numbers: leave dim out"
+                )
+            object.__setattr__(self, "dim", size)
+        dim = self.dim
+        if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)) or dim < 1:
+            raise ValueError(f"dim must be a positive integer, got {dim!r}: the length of a position")
+        if self.names is not None and len(self.names) != dim:
+            raise ValueError(f"names has {len(self.names)} entries for dim = {dim}: give one each")
+        if self.names is None:
+            object.__setattr__(self, "names", _names(self.template, dim))
+        _check_starts(self)
+
+    def __call__(self, position: Float[Array, " dim"]) -> Float[Array, ""]:
+        """log density at a flat position, in the position's dtype."""
+        value = jnp.asarray(self.logdensity(self.unflatten(position)))
+        return value.astype(position.dtype)
+
+    def evaluate(self, position: Float[Array, " dim"]) -> Evaluation:
+        """Log density and score (its gradient); the only door through which they reach a chain.
+
+        A density that is NaN or +inf, or a score that is not finite, counts as failed, and as
+        density zero with zero score: still a fixed function of the position, so integrators that
+        pass over such a point stay reversible, and no chain ever stops there.
+        """
+        logdensity, score = jax.value_and_grad(self.__call__)(position)
+        usable = jnp.isfinite(logdensity) & jnp.all(jnp.isfinite(score))
+        return Evaluation(
+            jnp.where(usable, logdensity, -jnp.inf),
+            jnp.where(usable, score, 0.0),
+            ~usable & (logdensity != -jnp.inf),
+        )
+
+    def flatten(self, position: PyTree) -> Float[Array, " dim"]:
+        """A position as a flat vector."""
+        if self.template is None:
+            return jnp.asarray(position, float)
+        return ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), position))[0]
+
+    def unflatten(self, position: Float[Array, " dim"]) -> PyTree:
+        """A flat vector in the shape that the user's function takes."""
+        if self.template is None:
+            return position
+        # ravel_pytree restores the dtypes of its own input, so the template takes the position's
+        like = jax.tree.map(lambda leaf: jnp.zeros(np.shape(leaf), position.dtype), self.template)
+        return ravel_pytree(like)[1](position)
+
+    def draw_starts(self, key: Array, num: int) -> Float[Array, "num dim"]:
+        """`num` points of the start region."""
+        starts = self.starts
+        if starts is None:
+            raise ValueError("this target has no starts: give Target(..., starts=(low, high))")
+        if callable(starts):
+            return jnp.asarray(jax.vmap(self.flatten)(starts(key, num)))
+        if isinstance(starts, tuple):
+            low, high = (jnp.broadcast_to(self.flatten(edge), (self.dim,)) for edge in starts)
+            return low + (high - low) * jax.random.uniform(key, (num, self.dim))
+        points = jax.vmap(self.flatten)(jax.tree.map(jnp.asarray, starts))
+        if num <= len(points):
+            return points[:num]
+        return points[jax.random.randint(key, (num,), 0, len(points))]
+
+    def check(self, seed: int = 0) -> "TargetCheck":
+        """Walks through the target step by step: `print(target.check())`."""
+        from whmc.check import check_target
+
+        return check_target(self, seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetCheck:
+    """What `Target.check` saw: (passed, what was looked at, what was seen or the remedy) a line."""
+
+    lines: tuple[tuple[bool, str, str], ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(passed for passed, _, _ in self.lines)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{'✓' if ok else '✗'} {what}: {seen}" for ok, what, seen in self.lines)
+
+    __repr__ = __str__
+
+
+def _names(template: PyTree, dim: int) -> tuple[str, ...]:
+    if template is None:
+        return tuple(f"x[{i}]" for i in range(dim))
+    names = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(template):
+        base = jax.tree_util.keystr(path, simple=True, separator=".")
+        shape = np.shape(leaf)
+        names += [base + "".join(f"[{i}]" for i in index) for index in np.ndindex(*shape)]
+    return tuple(names)
+
+
+def _check_starts(target: Target) -> None:
+    """Shapes only; whether the density is finite there is `Target.check`'s question."""
+    starts, dim = target.starts, target.dim
+    if starts is None or callable(starts) or target.template is not None:
+        return
+    if isinstance(starts, tuple):
+        if len(starts) != 2:
+            raise ValueError(f"starts as a box is (low, high), got {len(starts)} entries")
+        low, high = (np.asarray(edge, float) for edge in starts)
+        if low.shape not in ((), (dim,)) or high.shape not in ((), (dim,)):
+            raise ValueError(
+                f"starts has edges of shape {low.shape} and {high.shape}: "
+                f"give scalars or {dim} values each"
+            )
+        if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
+            raise ValueError(f"starts must be a finite box with low < high, got {starts!r}")
+        return
+    points = np.asarray(starts, float)
+    if points.ndim != 2 or points.shape[1] != dim or len(points) == 0:
+        raise ValueError(f"starts has shape {points.shape}: give (n, {dim}) points or a (low, high) box")
