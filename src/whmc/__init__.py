@@ -1,5 +1,6 @@
 """whmc: exact sampling of multimodal distributions by wormhole Hamiltonian Monte Carlo."""
 
+from whmc.frontends import blackjax
 from whmc.kernels.base import ChainState, StepInfo, init
 from whmc.kernels.compose import Cycle
 from whmc.kernels.independence import Independence
@@ -25,6 +26,7 @@ __all__ = [
     "Target",
     "Wormhole",
     "WormholeTrajectory",
+    "blackjax",
     "init",
     "sample",
 ]

@@ -25,8 +25,7 @@ def require_scalar_output(target: Target) -> None:
         raise TypeError(f"logdensity must return a scalar array, got {type(value).__name__}")
     if shape != ():
         raise ValueError(
-            f"logdensity returned shape {shape} for one position: it must return a scalar, "
-            "often a missing .sum()"
+            f"logdensity returned shape {shape} for one position: it must return a scalar, often a missing .sum()"
         )
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"logdensity returned dtype {dtype}: it must return a real floating number")
@@ -45,7 +44,7 @@ def check_target(target: Target, seed: int = 0) -> TargetCheck:
         return passed
 
     with jax.enable_x64(True):
-        look("output", lambda: (require_scalar_output(target), (True, "a real scalar"))[1])
+        look("output", lambda: _output(target))
         if lines[-1][0] and look("starts", lambda: _starts(target, seed)):
             points = _finite_first(target, target.draw_starts(jax.random.key(seed), 256))
             look("value", lambda: _value(target, points[0]))
@@ -53,6 +52,11 @@ def check_target(target: Target, seed: int = 0) -> TargetCheck:
             look("batch", lambda: _batch(target, points))
             look("dtype", lambda: _dtype(target))
     return TargetCheck(tuple(lines))
+
+
+def _output(target: Target) -> tuple[bool, str]:
+    require_scalar_output(target)
+    return True, "a real scalar"
 
 
 def _finite_first(target: Target, points: Float[Array, "n dim"]) -> Float[Array, "n dim"]:

@@ -80,8 +80,12 @@ class Result:
         weight, weight_se = occupancy(self.label, size)
         jumps = self.jumps
         return ModeTable(
-            np.asarray(self.library.location)[:size], weight, weight_se,
-            np.bincount(self.label.ravel(), minlength=size), jumps.sum(axis=0), jumps.sum(axis=1),
+            np.asarray(self.library.location)[:size],
+            weight,
+            weight_se,
+            np.bincount(self.label.ravel(), minlength=size),
+            jumps.sum(axis=0),
+            jumps.sum(axis=1),
         )
 
     @cached_property
@@ -114,7 +118,8 @@ class Result:
         shown = ", ".join(f"{name} {rate:.2f}" for name, rate in self.acceptance.items())
         settings = ", ".join(
             f"{field.name} {np.asarray(getattr(move, field.name)).item():.4g}"
-            for move in getattr(self.kernel, "kernels", (self.kernel,)) for field in dataclasses.fields(move)
+            for move in getattr(self.kernel, "kernels", (self.kernel,))
+            for field in dataclasses.fields(move)  # type: ignore[arg-type]
         )
         seconds = self.timings
         lines += [

@@ -12,6 +12,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from whmc.pytree import pytree
 
+Numbers = Any
+"""Whatever np.asarray takes: NumPy's own type for it cannot be checked at run time."""
+
 
 @pytree
 class Evaluation:
@@ -45,15 +48,11 @@ class Target:
 
     def __post_init__(self) -> None:
         if not callable(self.logdensity):
-            raise TypeError(
-                f"logdensity must be a function of a position, got {type(self.logdensity).__name__}"
-            )
+            raise TypeError(f"logdensity must be a function of a position, got {type(self.logdensity).__name__}")
         if self.template is not None:
             size = sum(np.size(leaf) for leaf in jax.tree.leaves(self.template))
             if self.dim not in (0, size):
-                raise ValueError(
-                    f"dim is {self.dim}, but template holds {size} numbers: leave dim out"
-                )
+                raise ValueError(f"dim is {self.dim}, but template holds {size} numbers: leave dim out")
             object.__setattr__(self, "dim", size)
         dim = self.dim
         if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)) or dim < 1:
@@ -106,12 +105,16 @@ class Target:
         if callable(starts):
             return jnp.asarray(jax.vmap(self.flatten)(starts(key, num)))
         if isinstance(starts, tuple):
-            low, high = (jnp.broadcast_to(self.flatten(edge), (self.dim,)) for edge in starts)
+            low, high = (self._edge(edge) for edge in starts)
             return low + (high - low) * jax.random.uniform(key, (num, self.dim))
         points = jax.vmap(self.flatten)(jax.tree.map(jnp.asarray, starts))
         if num <= len(points):
             return points[:num]
         return points[jax.random.randint(key, (num,), 0, len(points))]
+
+    def _edge(self, edge: Any) -> Float[Array, " dim"]:
+        """One edge of the start box; a scalar serves all coordinates."""
+        return self.flatten(edge) if np.ndim(edge) or self.template else jnp.full(self.dim, float(edge))
 
     def check(self, seed: int = 0) -> "TargetCheck":
         """Walks through the target step by step: `print(target.check())`."""
@@ -158,8 +161,7 @@ def _check_starts(target: Target) -> None:
         low, high = (np.asarray(edge, float) for edge in starts)
         if low.shape not in ((), (dim,)) or high.shape not in ((), (dim,)):
             raise ValueError(
-                f"starts has edges of shape {low.shape} and {high.shape}: "
-                f"give scalars or {dim} values each"
+                f"starts has edges of shape {low.shape} and {high.shape}: give scalars or {dim} values each"
             )
         if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
             raise ValueError(f"starts must be a finite box with low < high, got {starts!r}")

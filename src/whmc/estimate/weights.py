@@ -15,8 +15,8 @@ def occupancy(
 def standard_error(values: Float[np.ndarray, "chains draws size"]) -> Float[np.ndarray, " size"]:
     """Standard error of the mean over all chains and draws: the larger of two.
 
-    Batch means (batches of about sqrt(draws) in each chain) are precise but blind to what takes longer than a batch; the
-    spread of the chains' means sees everything, with chains - 1 degrees of freedom.
+    Batch means (batches of about sqrt(draws) in each chain) are precise but blind to what takes longer than a batch;
+    the spread of the chains' means sees everything, with chains - 1 degrees of freedom.
     """
     chains, draws, size = values.shape
     length = max(1, int(np.sqrt(draws)))

@@ -29,6 +29,7 @@ class ChainState:
     logdensity: Float[Array, ""]
     score: Float[Array, " dim"]
     log_components: Float[Array, " capacity"]
+    log_mixture: Float[Array, ""]
 
     @property
     def label(self) -> Int[Array, ""]:
@@ -38,27 +39,43 @@ class ChainState:
     @property
     def log_ratio(self) -> Float[Array, ""]:
         """log w = log pi - log q."""
-        return self.logdensity - log_mixture(self.log_components)
+        return self.logdensity - self.log_mixture
+
+    def log_responsibility(self, label: Int[Array, ""]) -> Float[Array, ""]:
+        """log r_k."""
+        return self.log_components[label] - self.log_mixture
 
 
 @pytree
 class StepInfo:
-    """What a step did. `log_ratio` is the log of the Metropolis ratio, -inf for what cannot be."""
+    """What a step did. `log_ratio` is the log of the Metropolis ratio, -inf for what cannot be.
 
-    label: Int[Array, ""]
-    proposed: Int[Array, ""]
-    log_ratio: Float[Array, ""]
-    accepted: Bool[Array, ""]
-    regenerated: Bool[Array, ""]
-    num_gradients: Int[Array, ""]
-    num_failed: Int[Array, ""]
+    Also its own record: many steps of many chains, in JAX or NumPy arrays.
+    """
+
+    label: Int[Any, "*n"]
+    proposed: Int[Any, "*n"]
+    log_ratio: Float[Any, "*n"]
+    accepted: Bool[Any, "*n"]
+    regenerated: Bool[Any, "*n"]
+    num_gradients: Int[Any, "*n"]
+    num_failed: Int[Any, "*n"]
 
 
-def make_state(position: Float[Array, " dim"], target: Target, library: ModeLibrary) -> tuple[ChainState, Bool[Array, ""]]:
+def make_state(
+    position: Float[Array, " dim"], target: Target, library: ModeLibrary
+) -> tuple[ChainState, Bool[Array, ""]]:
     """The state at a position, and whether the density failed there (NaN, +inf, a bad score)."""
     found = target.evaluate(position)
-    state = ChainState(position, found.logdensity, found.score, log_components(library, position))
-    return state, found.failed
+    return place(position, found.logdensity, found.score, library), found.failed
+
+
+def place(
+    position: Float[Array, " dim"], logdensity: Float[Array, ""], score: Float[Array, " dim"], library: ModeLibrary
+) -> ChainState:
+    """The state at a position where the target is known already."""
+    components = log_components(library, position)
+    return ChainState(position, logdensity, score, components, log_mixture(components))
 
 
 def init(position: Float[Array, " dim"], target: Target, library: ModeLibrary) -> ChainState:
@@ -68,9 +85,7 @@ def init(position: Float[Array, " dim"], target: Target, library: ModeLibrary) -
 
 def refresh(state: ChainState, library: ModeLibrary) -> ChainState:
     """The same place, seen from another library."""
-    return ChainState(
-        state.position, state.logdensity, state.score, log_components(library, state.position)
-    )
+    return place(state.position, state.logdensity, state.score, library)
 
 
 def log_accept(log_ratio: Float[Array, ""], proposal: ChainState) -> Float[Array, ""]:
@@ -95,7 +110,5 @@ class AbstractKernel(abc.ABC):
     exact: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def step(
-        self, key: Array, state: ChainState, target: Target, library: ModeLibrary
-    ) -> tuple[ChainState, Any]:
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
         """One step: the new state, and a StepInfo (or a tuple of them)."""

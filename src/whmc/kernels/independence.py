@@ -31,14 +31,13 @@ class Independence(AbstractKernel):
     """theta' ~ q, accepted with min(1, w(theta')/w(theta)), w = pi/q: T of Eq. (10) [TSQ:T].
 
     An accepted move is a regeneration with the chance of `log_regeneration`; then theta' has law
-    Q of Eq. (12) [TSQ:Q], whatever came before. `log_threshold` is log c; any value is valid, the median of log w is good.
+    Q of Eq. (12) [TSQ:Q], whatever came before. `log_threshold` is log c; any value is valid, the median of log w is
+    good.
     """
 
     log_threshold: Float[Array, ""] | float = 0.0
 
-    def step(
-        self, key: Array, state: ChainState, target: Target, library: ModeLibrary
-    ) -> tuple[ChainState, StepInfo]:
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
         (u_label, u_proposed, u_accept, u_coin), normal = noise(key, 4, library.dim)
         proposed, position = draw(key, u_proposed, normal, library)
         proposal, failed = make_state(position, target, library)
@@ -48,8 +47,12 @@ class Independence(AbstractKernel):
             state.log_ratio, proposal.log_ratio, jnp.asarray(self.log_threshold, proposal.log_ratio.dtype)
         )
         info = StepInfo(
-            label=pick(u_label, state.log_components), proposed=proposed, log_ratio=log_ratio, accepted=accepted,
+            label=pick(u_label, state.log_components),
+            proposed=proposed,
+            log_ratio=log_ratio,
+            accepted=accepted,
             regenerated=accepted & (jnp.log(u_coin) < log_chance),
-            num_gradients=jnp.ones((), int), num_failed=failed.astype(int),
+            num_gradients=jnp.ones((), int),
+            num_failed=failed.astype(int),
         )
         return new_state, info

@@ -47,7 +47,7 @@ def leapfrog(
     chart: Chart,
     *,
     step_size: Float[Array, ""],
-    num_steps: Int[Array, ""],
+    num_steps: Int[Array, ""] | int,
     residual: Callable[[Int[Array, ""]], Float[Array, ""]],
 ) -> Motion:
     """`num_steps` steps; `residual(n)` is 1 - beta of step n. One gradient a step."""
@@ -73,7 +73,9 @@ def leapfrog(
 
 
 def in_flight(
-    displacement: Float[Array, " dim"], velocity: Float[Array, " dim"], found: Evaluation,
+    displacement: Float[Array, " dim"],
+    velocity: Float[Array, " dim"],
+    found: Evaluation,
     num_failed: Int[Array, ""],
 ) -> Motion:
     """The motion after an evaluation, failures counted."""

@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.noise import noise
 from whmc.modes.library import ModeLibrary, apply
-from whmc.modes.mixture import log_components, log_responsibility, pick
+from whmc.modes.mixture import pick
 from whmc.pytree import pytree
 from whmc.target import Target
 
@@ -25,36 +25,44 @@ class LocalHMC(AbstractKernel):
 
     num_steps: Int[Array, ""] | int = 4
 
-    def step(
-        self, key: Array, state: ChainState, target: Target, library: ModeLibrary
-    ) -> tuple[ChainState, StepInfo]:
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
         (u_label, u_step, u_accept), momentum = noise(key, 3, library.dim)
         label = pick(u_label, state.log_components)
         chart = library.chart(label)
 
         end = leapfrog(
             Motion(
-                state.position - chart.location, apply(chart.scale, momentum),
-                state.logdensity, state.score, jnp.zeros((), int),
+                state.position - chart.location,
+                apply(chart.scale, momentum),
+                state.logdensity,
+                state.score,
+                jnp.zeros((), int),
             ),
-            target, chart,
+            target,
+            chart,
             step_size=chart.step_size * (1 + JITTER * (2 * u_step - 1)),
             num_steps=self.num_steps,
             residual=lambda n: jnp.ones(()),
         )
         position = chart.location + end.displacement
-        proposal = ChainState(position, end.logdensity, end.score, log_components(library, position))
+        proposal = place(position, end.logdensity, end.score, library)
         new_momentum = apply(chart.inverse_scale, end.velocity)
 
         log_ratio = (
-            proposal.logdensity - 0.5 * new_momentum @ new_momentum
+            proposal.logdensity
+            - 0.5 * new_momentum @ new_momentum
             - (state.logdensity - 0.5 * momentum @ momentum)
-            + log_responsibility(proposal.log_components, label)
-            - log_responsibility(state.log_components, label)
+            + proposal.log_responsibility(label)
+            - state.log_responsibility(label)
         )
         new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)
         info = StepInfo(
-            label=label, proposed=label, log_ratio=log_ratio, accepted=accepted,
-            regenerated=jnp.zeros((), bool), num_gradients=jnp.asarray(self.num_steps), num_failed=end.num_failed,
+            label=label,
+            proposed=label,
+            log_ratio=log_ratio,
+            accepted=accepted,
+            regenerated=jnp.zeros((), bool),
+            num_gradients=jnp.asarray(self.num_steps),
+            num_failed=end.num_failed,
         )
         return new_state, info

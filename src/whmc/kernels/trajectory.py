@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
 from whmc.kernels.noise import noise
 from whmc.kernels.wormhole import log_weights_elsewhere
 from whmc.modes.library import ModeLibrary
@@ -35,15 +35,14 @@ class WormholeTrajectory(AbstractKernel):
 
         exp(-ΔH) · r_k(theta')/r_i(theta) · g(i|k)/g(k|i),  responsibilities just after and just before the jump.
 
-    The mass is the same for all labels, since the label is drawn in mid-flight: the diagonal of the charts' mean precision.
+    The mass is the same for all labels, since the label is drawn in mid-flight: the diagonal of the charts' mean
+    precision.
     """
 
     num_steps: Int[Array, ""] | int = 6
     step_size: Float[Array, ""] | float = 0.3
 
-    def step(
-        self, key: Array, state: ChainState, target: Target, library: ModeLibrary
-    ) -> tuple[ChainState, StepInfo]:
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
         (u_moment, u_label, u_choice, u_accept), normal = noise(key, 4, library.dim)
         mass = mean_precision(library)
         momentum = jnp.sqrt(mass) * normal
@@ -60,29 +59,41 @@ class WormholeTrajectory(AbstractKernel):
             found = target.evaluate(position)
             momentum = jnp.where(now, jumped.momentum, kicked + 0.5 * self.step_size * found.score)
             return Flight(
-                position, momentum, found, flight.num_failed + found.failed.astype(int),
+                position,
+                momentum,
+                found,
+                flight.num_failed + found.failed.astype(int),
                 jnp.where(now, jumped.label, flight.label),
                 jnp.where(now, jumped.proposed, flight.proposed),
                 jnp.where(now, jumped.log_labels, flight.log_labels),
             )
 
         start = Flight(
-            state.position, momentum, Evaluation(state.logdensity, state.score, jnp.zeros((), bool)),
-            jnp.zeros((), int), jnp.zeros((), int), jnp.zeros((), int), jnp.zeros(()),
+            state.position,
+            momentum,
+            Evaluation(state.logdensity, state.score, jnp.zeros((), bool)),
+            jnp.zeros((), int),
+            jnp.zeros((), int),
+            jnp.zeros((), int),
+            jnp.zeros(()),
         )
         end = jax.lax.fori_loop(0, num_steps + 1, advance, start)
-        proposal = ChainState(
-            end.position, end.found.logdensity, end.found.score, log_components(library, end.position)
-        )
+        proposal = place(end.position, end.found.logdensity, end.found.score, library)
         log_ratio = (
-            proposal.logdensity - 0.5 * jnp.sum(end.momentum**2 / mass)
+            proposal.logdensity
+            - 0.5 * jnp.sum(end.momentum**2 / mass)
             - (state.logdensity - 0.5 * jnp.sum(momentum**2 / mass))
             + end.log_labels
         )
         new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)
         info = StepInfo(
-            label=end.label, proposed=end.proposed, log_ratio=log_ratio, accepted=accepted,
-            regenerated=jnp.zeros((), bool), num_gradients=num_steps + 1, num_failed=end.num_failed,
+            label=end.label,
+            proposed=end.proposed,
+            log_ratio=log_ratio,
+            accepted=accepted,
+            regenerated=jnp.zeros((), bool),
+            num_gradients=num_steps + 1,
+            num_failed=end.num_failed,
         )
         return new_state, info
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place
 from whmc.kernels.leapfrog import Motion, in_flight, leapfrog, turn
 from whmc.kernels.noise import noise
-from whmc.modes.library import Chart, ModeLibrary, apply
+from whmc.modes.library import ModeLibrary, apply
 from whmc.modes.mixture import log_components, log_responsibility, pick
 from whmc.pytree import pytree
 from whmc.target import Target
@@ -24,26 +24,36 @@ def log_weights_elsewhere(library: ModeLibrary, label: Int[Array, ""]) -> Float[
 
 
 @pytree
+class Jump:
+    """A proposed jump: the state and momentum at its end, its log Metropolis ratio, failed evaluations on the way."""
+
+    proposal: ChainState
+    momentum: Float[Array, " dim"]
+    log_ratio: Float[Array, ""]
+    num_failed: Int[Array, ""]
+
+
+@pytree
 class Wormhole(AbstractKernel):
     """A jump through a wormhole, straight or through a throat of annealing steps.
 
     i ~ r(theta), k ~ omega without i, z = L_i^{-1}(theta - mu_i), p ~ N(0, I). With `throat` = T > 0 the Hamiltonian
     changes along the way: leapfrog steps n = 1..T in chart i with beta = n/T, the crossing to chart k at (z, p), and
-    the same steps in reverse in chart k. Exchanging i and k and flipping p retraces the path, and volume is kept, so with
-    g(k|i) the chance of choosing k from i, accept with
+    the same steps in reverse in chart k. Exchanging i and k and flipping p retraces the path, and volume in (z, p) is
+    kept, so with g(k|i) the chance of choosing k from i, accept with
 
-        exp{[log pi(theta') + log|L_k| - ½|p'|²] - [log pi(theta) + log|L_i| - ½|p|²]} · r_k(theta')/r_i(theta) · g(i|k)/g(k|i)
+        exp{[log pi(theta') + log|L_k| - ½|p'|²] - [log pi(theta) + log|L_i| - ½|p|²]}
+        · r_k(theta')/r_i(theta) · g(i|k)/g(k|i)
 
-    T = 0 is the direct jump theta' = mu_k + L_k z, whose ratio is w(theta')/w(theta) · (1 - omega_i)/(1 - omega_k), w = pi/q.
+    T = 0 is the direct jump theta' = mu_k + L_k z, whose ratio is w(theta')/w(theta) · (1 - omega_i)/(1 - omega_k),
+    w = pi/q.
     The step is `stride` times the smaller step size of the two charts: the same in both directions.
     """
 
     throat: Int[Array, ""] | int = 0
     stride: Float[Array, ""] | float = 1.0
 
-    def step(
-        self, key: Array, state: ChainState, target: Target, library: ModeLibrary
-    ) -> tuple[ChainState, StepInfo]:
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
         # the direct jump has no use for a momentum
         (u_label, u_choice, u_accept), momentum = jax.lax.cond(
             jnp.asarray(self.throat) > 0,
@@ -54,24 +64,17 @@ class Wormhole(AbstractKernel):
         log_there = log_weights_elsewhere(library, label)
         alone = jnp.all(jnp.isneginf(log_there))
         proposed = jnp.where(alone, label, pick(u_choice, log_there))
-        origin, goal = library.chart(label), library.chart(proposed)
-
-        end, new_momentum = self.travel(state, momentum, target, origin, goal)
-        position = goal.location + end.displacement
-        proposal = ChainState(position, end.logdensity, end.score, log_components(library, position))
-        log_back = log_weights_elsewhere(library, proposed)
-        log_ratio = (
-            proposal.logdensity + goal.log_det - 0.5 * new_momentum @ new_momentum
-            - (state.logdensity + origin.log_det - 0.5 * momentum @ momentum)
-            + log_responsibility(proposal.log_components, proposed)
-            - log_responsibility(state.log_components, label)
-            + log_back[label] - log_there[proposed]
-        )
-        log_ratio = jnp.where(alone, -jnp.inf, log_ratio)
-        new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)
+        jump = self.jump(state, momentum, label, proposed, target, library)
+        log_ratio = jnp.where(alone, -jnp.inf, jump.log_ratio)
+        new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, jump.proposal)
         info = StepInfo(
-            label=label, proposed=proposed, log_ratio=log_ratio, accepted=accepted,
-            regenerated=jnp.zeros((), bool), num_gradients=self.cost(), num_failed=end.num_failed,
+            label=label,
+            proposed=proposed,
+            log_ratio=log_ratio,
+            accepted=accepted,
+            regenerated=jnp.zeros((), bool),
+            num_gradients=self.cost(),
+            num_failed=jump.num_failed,
         )
         return new_state, info
 
@@ -79,8 +82,38 @@ class Wormhole(AbstractKernel):
         """Gradients of one jump: none at the throat itself, where the target does not count."""
         return jnp.maximum(1, 2 * jnp.asarray(self.throat) - 1)
 
+    def jump(
+        self,
+        state: ChainState,
+        momentum: Float[Array, " dim"],
+        label: Int[Array, ""],
+        proposed: Int[Array, ""],
+        target: Target,
+        library: ModeLibrary,
+    ) -> Jump:
+        """Where the jump from chart `label` to chart `proposed` leads, and its log ratio."""
+        end, new_momentum = self.travel(state, momentum, label, proposed, target, library)
+        proposal = place(library.location[proposed] + end.displacement, end.logdensity, end.score, library)
+        log_ratio = (
+            proposal.logdensity
+            + library.log_det[proposed]
+            - 0.5 * new_momentum @ new_momentum
+            - (state.logdensity + library.log_det[label] - 0.5 * momentum @ momentum)
+            + proposal.log_responsibility(proposed)
+            - state.log_responsibility(label)
+            + log_weights_elsewhere(library, proposed)[label]
+            - log_weights_elsewhere(library, label)[proposed]
+        )
+        return Jump(proposal, new_momentum, log_ratio, end.num_failed)
+
     def travel(
-        self, state: ChainState, momentum: Float[Array, " dim"], target: Target, origin: Chart, goal: Chart
+        self,
+        state: ChainState,
+        momentum: Float[Array, " dim"],
+        label: Int[Array, ""],
+        proposed: Int[Array, ""],
+        target: Target,
+        library: ModeLibrary,
     ) -> tuple[Motion, Float[Array, " dim"]]:
         """The map (theta, p) in chart i -> (theta', p') in chart k: into the throat, across, out again.
 
@@ -88,30 +121,48 @@ class Wormhole(AbstractKernel):
         """
         throat = jnp.asarray(self.throat)
         steps = jnp.maximum(throat - 1, 0)
-        step_size = self.stride * jnp.minimum(origin.step_size, goal.step_size)
+        step_size = self.stride * jnp.minimum(library.step_size[label], library.step_size[proposed])
         rise = 1 / jnp.maximum(throat, 1).astype(state.logdensity.dtype)
+        # charts are looked up in the branch that needs them: a direct jump copies two matrices, not six
 
         def into(momentum: Float[Array, " dim"]) -> tuple[Array, Array, Array]:
+            origin = library.chart(label)
             start = Motion(
-                state.position - origin.location, apply(origin.scale, momentum),
-                state.logdensity, state.score, jnp.zeros((), int),
+                state.position - origin.location,
+                apply(origin.scale, momentum),
+                state.logdensity,
+                state.score,
+                jnp.zeros((), int),
             )
-            end = leapfrog(start, target, origin, step_size=step_size, num_steps=steps,
-                           residual=lambda n: 1 - rise * (n + 1).astype(rise.dtype))
-            z, p = (apply(origin.inverse_scale, end.displacement), apply(origin.inverse_scale, end.velocity))
+            end = leapfrog(
+                start,
+                target,
+                origin,
+                step_size=step_size,
+                num_steps=steps,
+                residual=lambda n: 1 - rise * (n + 1).astype(rise.dtype),
+            )
+            z, p = apply(origin.inverse_scale, end.displacement), apply(origin.inverse_scale, end.velocity)
             return *turn(z, p, jnp.cos(2 * step_size), jnp.sin(2 * step_size)), end.num_failed
 
         def straight(momentum: Float[Array, " dim"]) -> tuple[Array, Array, Array]:
-            return origin.whiten(state.position), momentum, jnp.zeros((), int)
+            return library.whiten(label, state.position), momentum, jnp.zeros((), int)
 
         z, p, num_failed = jax.lax.cond(throat > 0, into, straight, momentum)
-        displacement = apply(goal.scale, z)
-        found = target.evaluate(goal.location + displacement)
+        displacement = apply(library.scale[proposed], z)
+        found = target.evaluate(library.location[proposed] + displacement)
 
         def out(p: Float[Array, " dim"]) -> tuple[Motion, Float[Array, " dim"]]:
+            goal = library.chart(proposed)
             start = in_flight(displacement, apply(goal.scale, p), found, num_failed)
-            end = leapfrog(start, target, goal, step_size=step_size, num_steps=steps,
-                           residual=lambda n: rise * (n + 1).astype(rise.dtype))
+            end = leapfrog(
+                start,
+                target,
+                goal,
+                step_size=step_size,
+                num_steps=steps,
+                residual=lambda n: rise * (n + 1).astype(rise.dtype),
+            )
             return end, apply(goal.inverse_scale, end.velocity)
 
         def landed(p: Float[Array, " dim"]) -> tuple[Motion, Float[Array, " dim"]]:
@@ -128,34 +179,31 @@ class GibbsWormhole(AbstractKernel):
     It costs a density for each chart and one gradient where it lands.
     """
 
-    def step(
-        self, key: Array, state: ChainState, target: Target, library: ModeLibrary
-    ) -> tuple[ChainState, StepInfo]:
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
         (u_label, u_choice), _ = noise(key, 2, 0)
         label = pick(u_label, state.log_components)
         z = library.whiten(label, state.position)
 
-        def weigh(chart: Chart, k: Int[Array, ""]) -> tuple[Array, Array, Array]:
+        def weigh(k: Int[Array, ""]) -> tuple[Array, Array]:
+            chart = library.chart(k)
             position = chart.unwhiten(z)
-            components = log_components(library, position)
-            logdensity = target(position)
-            usable = logdensity < jnp.inf  # NaN is not
-            weight = jnp.where(usable, logdensity, -jnp.inf) + log_responsibility(components, k) + chart.log_det
-            return weight, position, components
+            weight = target(position) + log_responsibility(log_components(library, position), k) + chart.log_det
+            return jnp.where(weight < jnp.inf, weight, -jnp.inf), position  # NaN is not below either
 
-        places = jnp.arange(library.capacity)
-        weights, positions, components = jax.vmap(lambda k: weigh(library.chart(k), k))(places)
-        weights = jnp.where(jnp.isneginf(library.log_weight) | jnp.isnan(weights), -jnp.inf, weights)
+        weights, positions = jax.vmap(weigh)(jnp.arange(library.capacity))
         proposed = pick(u_choice, weights)
-        found = target.evaluate(positions[proposed])
-        proposal = ChainState(positions[proposed], found.logdensity, found.score, components[proposed])
+        proposal, failed = make_state(positions[proposed], target, library)
         stay = proposed == label  # the same point but for rounding: keep what is known
         new_state, accepted, log_ratio = metropolis(
             jnp.full((), 0.5), jnp.where(stay, -jnp.inf, jnp.inf), state, proposal
         )
         info = StepInfo(
-            label=label, proposed=proposed, log_ratio=jnp.where(stay, 0.0, jnp.minimum(log_ratio, 0.0)),
-            accepted=accepted, regenerated=jnp.zeros((), bool),
-            num_gradients=jnp.ones((), int), num_failed=found.failed.astype(int),
+            label=label,
+            proposed=proposed,
+            log_ratio=jnp.where(stay, 0.0, jnp.minimum(log_ratio, 0.0)),
+            accepted=accepted,
+            regenerated=jnp.zeros((), bool),
+            num_gradients=jnp.ones((), int),
+            num_failed=failed.astype(int),
         )
         return new_state, info

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
-from whmc.target import Target
+from whmc.target import Numbers, Target
 
 FLAT = 1e-10
 """Curvatures below this share of the largest are taken as flat: float64 second derivatives
@@ -69,34 +69,36 @@ def _mended(precision: np.ndarray, *, widest: float) -> Curvature:
         scale = sd
     else:
         # QR gives the triangular factor without squaring the condition number
-        upper = np.linalg.qr((vectors * sd).T, mode="r")
+        upper = np.asarray(np.linalg.qr((vectors * sd).T, mode="r"))
         scale = upper.T * np.sign(np.diagonal(upper))
     return Curvature(scale, int(np.sum(flat)), int(np.sum(negative)))
 
 
-def library_at(
-    target: Target, locations: Float[Array, "size dim"], *, diagonal: bool | None = None
-) -> ModeLibrary:
+def library_at(target: Target, locations: Numbers, *, diagonal: bool | None = None) -> ModeLibrary:
     """A library of the modes at `locations`: charts by curvature, weights by Laplace's formula."""
     diagonal = target.dim >= DIAGONAL_FROM if diagonal is None else diagonal
-    locations = _require_locations(target, locations)
-    heights = np.asarray(jax.vmap(target)(locations))
-    _require_support(locations, heights)
-    widest = _spread(target, locations)
-    found = [curvature(target, location, diagonal=diagonal, widest=widest) for location in locations]
+    points = _require_locations(target, locations)
+    heights = np.asarray(jax.vmap(target)(points))
+    _require_support(points, heights)
+    widest = _spread(target, points)
+    found = [curvature(target, point, diagonal=diagonal, widest=widest) for point in points]
     mended = [
         f"mode {k} ({one.num_flat} flat, {one.num_negative} negative)"
-        for k, one in enumerate(found) if one.num_flat or one.num_negative
+        for k, one in enumerate(found)
+        if one.num_flat or one.num_negative
     ]
     if mended:
         warnings.warn(
-            "the log density has directions without curvature at " + ", ".join(mended)
-            + ": these charts were regularised and will be learned from draws", stacklevel=3,
+            "the log density has directions without curvature at "
+            + ", ".join(mended)
+            + ": these charts were regularised and will be learned from draws",
+            stacklevel=3,
         )
     library = ModeLibrary.from_charts(
-        locations, np.stack([one.scale for one in found]),
+        points,
+        np.stack([one.scale for one in found]),
         # leapfrog's energy error in D dimensions stays the same when the step goes as D^(-1/4)
-        step_size=np.full(len(locations), target.dim**-0.25),
+        step_size=np.full(len(points), target.dim**-0.25),
     )
     _require_distinct(library)
     laplace = heights + np.asarray(library.log_det)
@@ -112,12 +114,10 @@ def _spread(target: Target, locations: Float[Array, "size dim"]) -> float:
     return float(reach) if reach > 0 else 1.0
 
 
-def _require_locations(target: Target, locations: Float[Array, "size dim"]) -> Float[Array, "size dim"]:
+def _require_locations(target: Target, locations: Numbers) -> Float[Array, "size dim"]:
     points = np.asarray(locations, float)
     if points.ndim != 2 or points.shape[1] != target.dim or len(points) == 0:
-        raise ValueError(
-            f"modes has shape {points.shape}: give one row for each mode, (K, {target.dim})"
-        )
+        raise ValueError(f"modes has shape {points.shape}: give one row for each mode, (K, {target.dim})")
     if not np.all(np.isfinite(points)):
         k = int(np.argmax(~np.all(np.isfinite(points), axis=1)))
         raise ValueError(f"mode {k} is not finite: {points[k]}")

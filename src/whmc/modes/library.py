@@ -8,9 +8,9 @@ fuller library is new data and never a new shape until the capacity doubles.
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
-from numpy.typing import ArrayLike
 
 from whmc.pytree import pytree
+from whmc.target import Numbers
 
 DIAGONAL_FROM = 1000
 """Scales are diagonal from this dimension on: K dense factors would take K·D² numbers, and a
@@ -60,11 +60,11 @@ class ModeLibrary:
     @classmethod
     def from_charts(
         cls,
-        location: ArrayLike,
-        scale: ArrayLike,
+        location: Numbers,
+        scale: Numbers,
         *,
-        log_weight: ArrayLike | None = None,
-        step_size: ArrayLike | None = None,
+        log_weight: Numbers | None = None,
+        step_size: Numbers | None = None,
         capacity: int | None = None,
         dof: float = np.inf,
     ) -> "ModeLibrary":
@@ -72,36 +72,34 @@ class ModeLibrary:
 
         Weights (equal unless given) are made to sum to one.
         """
-        location, scale = np.asarray(location, float), np.asarray(scale, float)
-        size, dim = location.shape
-        if scale.shape not in ((size, dim), (size, dim, dim)):
-            raise ValueError(f"scale has shape {scale.shape}: give ({size}, {dim}) or ({size}, {dim}, {dim})")
+        locations, scales = np.asarray(location, float), np.asarray(scale, float)
+        size, dim = locations.shape
+        if scales.shape not in ((size, dim), (size, dim, dim)):
+            raise ValueError(f"scale has shape {scales.shape}: give ({size}, {dim}) or ({size}, {dim}, {dim})")
         capacity = size if capacity is None else capacity
         if capacity < max(size, 1):
             raise ValueError(f"capacity is {capacity}: it must hold {max(size, 1)} charts")
-        diagonal = scale.ndim == 2
+        diagonal = scales.ndim == 2
         unit = np.ones(dim) if diagonal else np.eye(dim)
-        scale = _padded(scale, capacity, unit)
-        sd = scale if diagonal else np.diagonal(scale, axis1=1, axis2=2)
-        log_weight = np.zeros(size) if log_weight is None else np.asarray(log_weight, float)
+        scales = _padded(scales, capacity, unit)
+        sd = scales if diagonal else np.diagonal(scales, axis1=1, axis2=2)
+        log_weights = np.zeros(size) if log_weight is None else np.asarray(log_weight, float)
         if size:
-            log_weight = log_weight - np.logaddexp.reduce(log_weight)
-        step_size = np.ones(size) if step_size is None else np.asarray(step_size, float)
+            log_weights = log_weights - np.logaddexp.reduce(log_weights)
+        step_sizes = np.ones(size) if step_size is None else np.asarray(step_size, float)
         return cls(
-            location=jnp.asarray(_padded(location, capacity, 0.0)),
-            scale=jnp.asarray(scale),
-            inverse_scale=jnp.asarray(1 / scale if diagonal else np.tril(np.linalg.inv(scale))),
-            covariance=jnp.asarray(scale**2 if diagonal else scale @ np.swapaxes(scale, 1, 2)),
+            location=jnp.asarray(_padded(locations, capacity, 0.0)),
+            scale=jnp.asarray(scales),
+            inverse_scale=jnp.asarray(1 / scales if diagonal else np.tril(np.linalg.inv(scales))),
+            covariance=jnp.asarray(scales**2 if diagonal else scales @ np.swapaxes(scales, 1, 2)),
             log_det=jnp.asarray(np.sum(np.log(sd), axis=1)),
-            log_weight=jnp.asarray(_padded(log_weight, capacity, -np.inf)),
-            step_size=jnp.asarray(_padded(step_size, capacity, 1.0)),
+            log_weight=jnp.asarray(_padded(log_weights, capacity, -np.inf)),
+            step_size=jnp.asarray(_padded(step_sizes, capacity, 1.0)),
             dof=jnp.asarray(dof, float),
         )
 
     @classmethod
-    def empty(
-        cls, dim: int, *, capacity: int = 1, diagonal: bool | None = None, dof: float = np.inf
-    ) -> "ModeLibrary":
+    def empty(cls, dim: int, *, capacity: int = 1, diagonal: bool | None = None, dof: float = np.inf) -> "ModeLibrary":
         """No charts yet, room for `capacity`. Diagonal scales from dim 1000 on, unless told."""
         diagonal = dim >= DIAGONAL_FROM if diagonal is None else diagonal
         scale = np.zeros((0, dim) if diagonal else (0, dim, dim))
@@ -126,8 +124,14 @@ class ModeLibrary:
 
     def chart(self, label: Int[Array, ""] | int) -> Chart:
         """Chart k; `label` may be traced."""
-        return Chart(self.location[label], self.scale[label], self.inverse_scale[label],
-                     self.covariance[label], self.log_det[label], self.step_size[label])
+        return Chart(
+            self.location[label],
+            self.scale[label],
+            self.inverse_scale[label],
+            self.covariance[label],
+            self.log_det[label],
+            self.step_size[label],
+        )
 
     def whiten(self, label: Int[Array, ""] | int, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """z = L_k^{-1} (theta - mu_k)."""
@@ -138,29 +142,34 @@ class ModeLibrary:
         return self.chart(label).unwhiten(z)
 
     def add(
-        self, location: ArrayLike, scale: ArrayLike, *, log_weight: float = 0.0, step_size: float = 1.0
+        self, location: Numbers, scale: Numbers, *, log_weight: float = 0.0, step_size: float = 1.0
     ) -> "ModeLibrary":
         """A library with one chart more; the capacity doubles when it is full."""
         size = self.size
         capacity = self.capacity if size < self.capacity else 2 * self.capacity
 
-        def with_row(rows: np.ndarray, row: ArrayLike) -> np.ndarray:
+        def with_row(rows: np.ndarray, row: Numbers) -> np.ndarray:
             return np.concatenate([rows, np.asarray(row, float)[None]])
 
         locations, scales, log_weights, step_sizes = self.charts()
         return self._rebuilt(
-            with_row(locations, location), with_row(scales, scale), with_row(log_weights, log_weight),
-            with_row(step_sizes, step_size), capacity,
+            with_row(locations, location),
+            with_row(scales, scale),
+            with_row(log_weights, log_weight),
+            with_row(step_sizes, step_size),
+            capacity,
         )
 
     def drop(self, label: int) -> "ModeLibrary":
         """A library without chart `label`; later charts move down by one."""
         self._require(label)
-        return self._rebuilt(*(np.delete(rows, label, axis=0) for rows in self.charts()), self.capacity)
+        location, scale, log_weight, step_size = (np.delete(rows, label, axis=0) for rows in self.charts())
+        return self._rebuilt(location, scale, log_weight, step_size, self.capacity)
 
     def merge(self, first: int, second: int) -> "ModeLibrary":
         """Charts `first` and `second` become one, in the place of `first`, with the moments of their mixture."""
-        self._require(first), self._require(second)
+        self._require(first)
+        self._require(second)
         if first == second:
             raise ValueError(f"merge needs two charts, got {first} twice")
         locations, scales, log_weights, step_sizes = self.charts()
@@ -185,7 +194,11 @@ class ModeLibrary:
         return location, scale, log_weight, step_size
 
     def _rebuilt(
-        self, location: np.ndarray, scale: np.ndarray, log_weight: np.ndarray, step_size: np.ndarray,
+        self,
+        location: np.ndarray,
+        scale: np.ndarray,
+        log_weight: np.ndarray,
+        step_size: np.ndarray,
         capacity: int,
     ) -> "ModeLibrary":
         return ModeLibrary.from_charts(
@@ -197,6 +210,6 @@ class ModeLibrary:
             raise IndexError(f"there is no chart {label}: the library holds {self.size}")
 
 
-def _padded(rows: np.ndarray, capacity: int, filler: ArrayLike) -> np.ndarray:
+def _padded(rows: np.ndarray, capacity: int, filler: Numbers) -> np.ndarray:
     spare = np.broadcast_to(filler, (capacity - len(rows), *rows.shape[1:]))
     return np.concatenate([rows, spare])

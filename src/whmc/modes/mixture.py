@@ -19,7 +19,9 @@ def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Flo
     gaussian = -0.5 * square - 0.5 * dim * jnp.log(2 * jnp.pi)
     finite = jnp.where(jnp.isinf(dof), 1.0, dof)  # the branch not taken must not make NaN
     student = (
-        gammaln(0.5 * (finite + dim)) - gammaln(0.5 * finite) - 0.5 * dim * jnp.log(finite * jnp.pi)
+        gammaln(0.5 * (finite + dim))
+        - gammaln(0.5 * finite)
+        - 0.5 * dim * jnp.log(finite * jnp.pi)
         - 0.5 * (finite + dim) * jnp.log1p(square / finite)
     )
     return jnp.where(jnp.isinf(dof), gaussian, student)
@@ -28,10 +30,8 @@ def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Flo
 def log_components(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, " capacity"]:
     """log(omega_k b(z_k) / |L_k|) for every chart; -inf where a place is unused."""
     shift = position - library.location
-    if library.diagonal:
-        z = library.inverse_scale * shift
-    else:
-        z = jnp.einsum("kij,kj->ki", library.inverse_scale, shift)
+    inverse = library.inverse_scale
+    z = inverse * shift if library.diagonal else jnp.einsum("kij,kj->ki", inverse, shift)
     square = jnp.sum(z * z, axis=-1)
     return library.log_weight - library.log_det + log_base(square, library.dim, library.dof)
 
@@ -41,9 +41,7 @@ def log_mixture(components: Float[Array, " capacity"]) -> Float[Array, ""]:
     return jax.nn.logsumexp(components)
 
 
-def log_responsibility(
-    components: Float[Array, " capacity"], label: Int[Array, ""]
-) -> Float[Array, ""]:
+def log_responsibility(components: Float[Array, " capacity"], label: Int[Array, ""]) -> Float[Array, ""]:
     """log r_k from the log components."""
     return components[label] - log_mixture(components)
 

@@ -13,19 +13,18 @@ from jaxtyping import Array, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, make_state, refresh
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import log_mixture
 from whmc.pytree import pytree
 from whmc.target import Target
 
 
 @pytree
 class Trace:
-    """What a block records, (steps, chains, ...) each; `info` is the kernel's own."""
+    """What a step records; of a block, (steps, chains, ...) each. `info` is the kernel's own."""
 
-    position: Float[Array, "steps chains dim"]
-    logdensity: Float[Array, "steps chains"]
-    log_mixture: Float[Array, "steps chains"]
-    label: Int[Array, "steps chains"]
+    position: Float[Any, "*n dim"]
+    logdensity: Float[Any, "*n"]
+    log_mixture: Float[Any, "*n"]
+    label: Int[Any, "*n"]
     info: Any
 
 
@@ -52,8 +51,7 @@ def run_block(
 
     def one(key: Array, state: ChainState, t: Int[Array, ""]) -> tuple[ChainState, Trace]:
         state, info = kernel.step(jax.random.fold_in(key, t), state, target, library)
-        mixture = log_mixture(state.log_components)
-        return state, Trace(state.position, state.logdensity, mixture, state.label, info)
+        return state, Trace(state.position, state.logdensity, state.log_mixture, state.label, info)
 
     step = jax.vmap(one, (0, 0, None))
     row = jax.eval_shape(step, chain_keys, states, first_step)[1]

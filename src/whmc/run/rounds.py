@@ -46,19 +46,22 @@ def infos(info: StepInfo | tuple[StepInfo, ...]) -> tuple[StepInfo, ...]:
 def arrays(kernel: AbstractKernel) -> AbstractKernel:
     """The kernel with every number an array of the run's dtype: tuning then never changes a type."""
     return jax.tree.map(
-        lambda leaf: jnp.asarray(leaf, jnp.result_type(float if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) else int)),
+        lambda leaf: jnp.asarray(
+            leaf, jnp.result_type(float if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) else int)
+        ),
         kernel,
     )
 
 
-def with_settings(kernel: AbstractKernel, **settings: float) -> AbstractKernel:
+def with_settings(kernel: AbstractKernel, **settings: float | int) -> AbstractKernel:
     """The kernel with every move's field of such a name replaced: throat=, stride=, num_steps=, log_threshold=."""
     changed = tuple(
         dataclasses.replace(
             move,  # type: ignore[type-var]
             **{
                 name: jnp.asarray(value, jnp.result_type(getattr(move, name)))
-                for name, value in settings.items() if hasattr(move, name)
+                for name, value in settings.items()
+                if hasattr(move, name)
             },
         )
         for move in moves(kernel)
@@ -85,7 +88,9 @@ class WarmUp:
         ends = np.linspace(0, num_steps, len(plan) + 1).astype(int)
         traces = []
         for setting, length in zip(plan, np.diff(ends), strict=True):
-            kernel = self.kernel if setting is None else with_settings(self.kernel, throat=setting[0], stride=setting[1])
+            kernel = (
+                self.kernel if setting is None else with_settings(self.kernel, throat=setting[0], stride=setting[1])
+            )
             trace = run_steps(kernel, self.library, int(length))
             if setting is not None and length:
                 self.throats.acceptance[setting] = _jump_acceptance(kernel, trace)
@@ -102,25 +107,30 @@ class WarmUp:
         """Gradients that a cycle spends besides the jump."""
         return sum(
             int(move.num_steps) if isinstance(move, LocalHMC) else 1
-            for move in moves(self.kernel) if not isinstance(move, Wormhole)
+            for move in moves(self.kernel)
+            if not isinstance(move, Wormhole)
         )
 
     def _tune(self, trace: Trace) -> None:
-        size, dim = self.library.size, self.library.dim
+        dim = self.library.dim
         position, logdensity = trace.position.reshape(-1, dim), trace.logdensity.ravel()
         _, _, log_weight, step_size = self.library.charts()
         label, proposed, acceptance, local = _label_moves(self.kernel, trace)
         if np.any(~local):
             log_weight = tune_weights(log_weight, label[~local], proposed[~local], acceptance[~local])
         charts = fit_charts(self.curvature, position, logdensity, trace.label.ravel())
-        settings: dict[str, float] = {}
+        settings: dict[str, float | int] = {}
         if np.any(local):
             step_size = tune_step_sizes(step_size, label[local], acceptance[local])
             if not self.fixed:
                 settings["num_steps"], step_size = quarter_turn(step_size, np.exp(log_weight))
         self.library = ModeLibrary.from_charts(
-            charts.location, charts.scale, log_weight=log_weight, step_size=step_size,
-            capacity=self.library.capacity, dof=float(self.library.dof),
+            charts.location,
+            charts.scale,
+            log_weight=log_weight,
+            step_size=step_size,
+            capacity=self.library.capacity,
+            dof=float(self.library.dof),
         )
         some = slice(None, None, max(1, len(position) // 2000))
         settings["log_threshold"] = float(np.median(log_ratio_of(self.library, position[some], logdensity[some])))

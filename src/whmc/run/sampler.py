@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from numpy.typing import ArrayLike
 
 from whmc.check import require_scalar_output
 from whmc.kernels.base import AbstractKernel, ChainState
@@ -17,7 +16,7 @@ from whmc.result import Result, Timings
 from whmc.run.block import Trace, run_block, start_chains
 from whmc.run.progress import Progress
 from whmc.run.rounds import WarmUp, arrays, default_kernel, infos, moves, round_lengths
-from whmc.target import Target
+from whmc.target import Numbers, Target
 
 BLOCK = 100
 """Steps a block: long enough that Python costs nothing, short enough for a live progress line."""
@@ -26,13 +25,13 @@ BLOCK = 100
 def sample(
     target: Target,
     *,
-    modes: ArrayLike | ModeLibrary | None = None,
+    modes: Numbers | ModeLibrary | None = None,
     seed: int = 0,
     chains: int = 16,
     draws: int = 1000,
     warmup: int = 500,
     kernel: AbstractKernel | None = None,
-    initial: ArrayLike | None = None,
+    initial: Numbers | None = None,
     progress: bool | None = None,
 ) -> Result:
     """Samples a multimodal target with exact wormhole jumps between its modes.
@@ -41,7 +40,7 @@ def sample(
         reached, its weight; it never bends the rest.
     seed: the same seed gives the same draws.
     chains: run side by side; 16 keep the overhead of a step small and give a standard error across chains.
-    draws: of each chain, after `warmup` steps each, in which charts, weights, steps and throat are learned and then frozen.
+    draws: of each chain, after `warmup` steps in which charts, weights, steps and throat are learned and then frozen.
     kernel: what to run instead of the default cycle; its own settings are kept, only library and threshold are tuned.
     initial: positions (chains, dim) to start from, instead of the modes in turn.
     progress: a line on standard error; by default only on a terminal.
@@ -69,7 +68,9 @@ def sample(
         trace = run.steps("sampling", warm.kernel, warm.library, draws, draws)
         run.progress.close()
         timings = Timings(
-            prepare=prepared - started, compile=compiled - prepared, warmup=warmed - compiled,
+            prepare=prepared - started,
+            compile=compiled - prepared,
+            warmup=warmed - compiled,
             sampling=time.perf_counter() - warmed,
         )
         return _result(run, warm, trace, timings, warm_gradients, seed)
@@ -78,9 +79,7 @@ def sample(
 class _Run:
     """The chains of a run and its one compiled block."""
 
-    def __init__(
-        self, target: Target, library: ModeLibrary, seed: int, positions: Array, progress: Progress
-    ) -> None:
+    def __init__(self, target: Target, library: ModeLibrary, seed: int, positions: Array, progress: Progress) -> None:
         self.target, self.progress, self.key = target, progress, jax.random.key(seed)
         self.states, failed = start_chains(target, library, positions)
         self.step = self.done = self.num_gradients = 0
@@ -109,12 +108,18 @@ class _Run:
 
     def _block(self, kernel: AbstractKernel, library: ModeLibrary, num_steps: int) -> Any:
         return run_block(
-            kernel, self.target, library, self.states, self.key,
-            jnp.asarray(self.step), jnp.asarray(num_steps), length=BLOCK,
+            kernel,
+            self.target,
+            library,
+            self.states,
+            self.key,
+            jnp.asarray(self.step),
+            jnp.asarray(num_steps),
+            length=BLOCK,
         )
 
 
-def _library(target: Target, modes: ArrayLike | ModeLibrary | None) -> ModeLibrary:
+def _library(target: Target, modes: Numbers | ModeLibrary | None) -> ModeLibrary:
     if modes is None:
         raise ValueError("modes must be given: an array (K, dim) with a row for each mode, or a ModeLibrary")
     if not isinstance(modes, ModeLibrary):
@@ -126,7 +131,7 @@ def _library(target: Target, modes: ArrayLike | ModeLibrary | None) -> ModeLibra
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), modes)
 
 
-def _positions(target: Target, library: ModeLibrary, chains: int, initial: ArrayLike | None) -> Array:
+def _positions(target: Target, library: ModeLibrary, chains: int, initial: Numbers | None) -> Array:
     """Where the chains start: the modes in turn, unless told."""
     if initial is None:
         return library.location[np.arange(chains) % library.size]
@@ -154,9 +159,7 @@ def _require_counts(*, chains: int, draws: int, warmup: int, seed: int) -> None:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-def _result(
-    run: _Run, warm: WarmUp, trace: Trace, timings: Timings, warm_gradients: int, seed: int
-) -> Result:
+def _result(run: _Run, warm: WarmUp, trace: Trace, timings: Timings, warm_gradients: int, seed: int) -> Result:
     def by_chain(rows: np.ndarray) -> np.ndarray:
         return np.swapaxes(rows, 0, 1)
 
@@ -166,8 +169,16 @@ def _result(
         for n, (name, info) in enumerate(zip(names, infos(trace.info), strict=True))
     }
     return Result(
-        target=run.target, draws=by_chain(trace.position), label=by_chain(trace.label),
-        logdensity=by_chain(trace.logdensity), log_mixture=by_chain(trace.log_mixture),
-        steps=steps, library=warm.library, kernel=warm.kernel, timings=timings,
-        num_warmup_gradients=warm_gradients, num_failed=run.num_failed, seed=int(seed),
+        target=run.target,
+        draws=by_chain(trace.position),
+        label=by_chain(trace.label),
+        logdensity=by_chain(trace.logdensity),
+        log_mixture=by_chain(trace.log_mixture),
+        steps=steps,
+        library=warm.library,
+        kernel=warm.kernel,
+        timings=timings,
+        num_warmup_gradients=warm_gradients,
+        num_failed=run.num_failed,
+        seed=int(seed),
     )

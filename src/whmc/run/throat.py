@@ -52,7 +52,7 @@ class ThroatSearch:
 
         Independent draws change the mode with chance `diversity`, so the label's lag-one correlation is about
         1 - s, s = changes/diversity, and a step is worth s/(2 - s) draws: for rare changes, half their number. Above
-        s = 1 labels alternate; beyond s = 1.5 nothing more is counted, it would only serve the weights of two equal modes.
+        s = 1 labels alternate; beyond s = 1.5 nothing more is counted: it would only serve the weights of two modes.
         """
         s = min(changes / self.diversity, 1.5)
         return s / (2 - s)

@@ -2,11 +2,12 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import ndtri
 
 from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_base
 
 ACCEPTANCE_GOAL = 0.8
 """Acceptance that local step sizes aim at; between .65 and .9 the cost of an effective draw hardly changes."""
@@ -31,6 +32,8 @@ def tune_step_sizes(
     The energy error of a trajectory is nearly N(s²/2, s²) with s ∝ e², and then acceptance is 2Φ(-s/2): so
     e' = e · sqrt(s(goal)/s(seen)).
     """
+    from scipy.special import ndtri  # late: it takes a third of JAX's own time to import
+
     tuned = step_size.copy()
     for k in range(len(step_size)):
         seen = acceptance[label == k]
@@ -161,14 +164,12 @@ def log_ratio_of(
     library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     """log w = log pi - log q at many points, without compiling anything."""
-    from whmc.modes.mixture import log_base
-
     inverse, size = np.asarray(library.inverse_scale), library.size
     rows = []
     for k in range(size):
         shift = position - np.asarray(library.location[k])
         z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
         rows.append(np.sum(z**2, axis=1))
-    base = np.asarray(log_base(np.stack(rows), library.dim, library.dof))
+    base = np.asarray(log_base(jnp.asarray(np.stack(rows)), library.dim, library.dof))
     offset = np.asarray(library.log_weight - library.log_det)[:size, None]
     return logdensity - np.logaddexp.reduce(base + offset, axis=0)

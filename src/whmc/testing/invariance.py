@@ -1,13 +1,12 @@
 """Tests that a kernel leaves its target invariant, and that it is reversible between modes.
 
-Both start from exact draws. A kernel that is exact leaves them exact draws, whatever the charts are; a kernel that is not
-shows it in the first steps, long before a chain would. Each comparison's level is chosen so that the whole report raises a
-false alarm with chance `level`, and the report says how large a gap it could have seen.
+Both start from exact draws. A kernel that is exact leaves them exact draws, whatever the charts are; a kernel that is
+not shows it in the first steps, long before a chain would. Each comparison's level is chosen so that the whole report
+raises a false alarm with chance `level`, and the report says how large a gap it could have seen.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +36,7 @@ class Comparison:
 
 @dataclasses.dataclass(frozen=True)
 class InvarianceReport:
-    """`passed` if no comparison is surprising at the report's level; `moved` is the share of draws that left their place."""
+    """`passed` if no comparison is surprising at the report's level; `moved`: share of draws that left their place."""
 
     comparisons: tuple[Comparison, ...]
     moved: float
@@ -85,8 +84,8 @@ def invariance_test(
 ) -> InvarianceReport:
     """Moves exact draws by the kernel and compares them with fresh ones.
 
-    Each coordinate, the log density and the distance to the nearest mode by the two-sample Kolmogorov test, the modes by
-    chi-square. Give a wrong `library` on purpose: an exact kernel is invariant with any.
+    Each coordinate, the log density and the distance to the nearest mode by the two-sample Kolmogorov test, the modes
+    by chi-square. Give a wrong `library` on purpose: an exact kernel is invariant with any.
     """
     with jax.enable_x64(True):
         rng = np.random.default_rng(seed)
@@ -148,9 +147,14 @@ def _init_all(target: Target, library: ModeLibrary, positions: Float[Array, "n d
     return jax.lax.map(lambda x: init(x, target, library), positions, batch_size=1000)
 
 
-@partial(jax.jit)
+@jax.jit
 def _advance(
-    kernel: AbstractKernel, target: Target, library: ModeLibrary, states: ChainState, key: Array, num_steps: int
+    kernel: AbstractKernel,
+    target: Target,
+    library: ModeLibrary,
+    states: ChainState,
+    key: Array,
+    num_steps: Int[Array, ""] | int,
 ) -> ChainState:
     def chain(state: ChainState, key: Array) -> ChainState:
         return jax.lax.fori_loop(
@@ -162,7 +166,7 @@ def _advance(
     return jax.lax.map(lambda pair: chain(*pair), (states, keys), batch_size=1000)
 
 
-@partial(jax.jit)
+@jax.jit
 def _logdensities(target: Target, positions: Float[Array, "n dim"]) -> Float[Array, " n"]:
     return jax.lax.map(target, positions, batch_size=1000)
 
@@ -179,7 +183,8 @@ def _compare(
 ) -> list[Comparison]:
     least = level / (10 * len(seen))  # about a report's share, for the gap that could just be seen
     return [
-        _modes(seen[name], expected[name], num_steps, least) if name == "mode"
+        _modes(seen[name], expected[name], num_steps, least)
+        if name == "mode"
         else _kolmogorov(name, seen[name], expected[name], num_steps, least)
         for name in seen
     ]

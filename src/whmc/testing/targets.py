@@ -9,19 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
-from numpy.typing import ArrayLike
 from scipy.special import digamma, polygamma
 
 from whmc.modes.library import ModeLibrary
-from whmc.target import Target
+from whmc.target import Numbers, Target
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """A target whose answers are known.
 
-    draw: (rng, n) -> n exact draws and the true mode of each. locations: the peaks. library: charts with the modes' true
-    moments and weights, made in the dtype in force. log_evidence: of the target's density as it is written.
+    draw: (rng, n) -> n exact draws and the true mode of each. locations: the peaks. library: charts with the modes'
+    true moments and weights, made in the dtype in force. log_evidence: of the target's density as it is written.
     """
 
     name: str
@@ -32,12 +31,15 @@ class Problem:
     means: Float[np.ndarray, "size dim"]
     scales: Float[np.ndarray, "size dim dim"] | Float[np.ndarray, "size dim"]
     log_evidence: float
+    step_size: float | None = None
 
     @property
     def library(self) -> ModeLibrary:
         return ModeLibrary.from_charts(
-            self.means, self.scales, log_weight=np.log(self.weights),
-            step_size=np.full(len(self.weights), self.target.dim**-0.25),
+            self.means,
+            self.scales,
+            log_weight=np.log(self.weights),
+            step_size=np.full(len(self.weights), self.step_size or self.target.dim**-0.25),
         )
 
     @property
@@ -45,7 +47,7 @@ class Problem:
         return self.weights @ self.means
 
 
-def gaussian_mixture(weights: ArrayLike, means: ArrayLike, covariances: ArrayLike, name: str = "mixture") -> Problem:
+def gaussian_mixture(weights: Numbers, means: Numbers, covariances: Numbers, name: str = "mixture") -> Problem:
     """sum_k w_k N(mean_k, covariance_k); covariances (K, D, D), or (K, D) if diagonal."""
     weights, means, covariances = (np.asarray(a, float) for a in (weights, means, covariances))
     diagonal = covariances.ndim == 2
@@ -71,7 +73,7 @@ def gaussian_mixture(weights: ArrayLike, means: ArrayLike, covariances: ArrayLik
     return Problem(name, target, draw, means, weights, means, scales, 0.0)
 
 
-def two_scale_pair(dim: int, weights: ArrayLike = (0.5, 0.5), ratio: float = 16.0, separation: float = 10.0) -> Problem:
+def two_scale_pair(dim: int, weights: Numbers = (0.5, 0.5), ratio: float = 16.0, separation: float = 10.0) -> Problem:
     """Two round Gaussians whose covariances differ by `ratio`."""
     means = np.zeros((2, dim))
     means[1] = separation / np.sqrt(dim)
@@ -80,10 +82,8 @@ def two_scale_pair(dim: int, weights: ArrayLike = (0.5, 0.5), ratio: float = 16.
     return gaussian_mixture(weights, means, covariances[:, :, None] * np.eye(dim), f"two-scale pair D={dim}")
 
 
-def loggamma_pair(
-    dim: int, weights: ArrayLike = (0.7, 0.3), separation: float = 20.0, shape: float = 3.0
-) -> Problem:
-    """Two skewed modes of opposite skew: every coordinate a standardised log-gamma, u = x or u = -(x - separation/√D)."""
+def loggamma_pair(dim: int, weights: Numbers = (0.7, 0.3), separation: float = 20.0, shape: float = 3.0) -> Problem:
+    """Two modes of opposite skew: every coordinate a standardised log-gamma, u = x or u = -(x - separation/√D)."""
     weights = np.asarray(weights, float)
     centre, sd = float(digamma(shape)), float(np.sqrt(polygamma(1, shape)))
     offset = separation / np.sqrt(dim)
@@ -109,7 +109,7 @@ def loggamma_pair(
 
 
 def many_well(pairs: int) -> Problem:
-    """`pairs` independent (double well, normal) pairs of coordinates: 2^pairs modes, exp(x/2 + 6x² - x⁴) for each well."""
+    """`pairs` independent (double well, normal) pairs of coordinates: 2^pairs modes, exp(x/2 + 6x² - x⁴) a well."""
     grid = np.linspace(-4.0, 4.0, 400_001)
     log_well = 0.5 * grid + 6 * grid**2 - grid**4
     height = np.exp(log_well - log_well.max())
@@ -118,9 +118,7 @@ def many_well(pairs: int) -> Problem:
     sides = [grid < 0, grid >= 0]
     shares = np.array([height[side].sum() for side in sides]) / height.sum()
     centres = np.array([np.average(grid[s], weights=height[s]) for s in sides])
-    spreads = np.array(
-        [np.average((grid[s] - c) ** 2, weights=height[s]) for s, c in zip(sides, centres, strict=True)]
-    )
+    spreads = np.array([np.average((grid[s] - c) ** 2, weights=height[s]) for s, c in zip(sides, centres, strict=True)])
     peaks = np.array([grid[s][np.argmax(height[s])] for s in sides])
     combos = np.array(list(itertools.product((0, 1), repeat=pairs)))
 
@@ -141,8 +139,14 @@ def many_well(pairs: int) -> Problem:
     scales = np.sqrt(spread(spreads, 1.0))[:, :, None] * np.eye(2 * pairs)
     target = Target(logdensity, dim=2 * pairs, starts=(-3.0, 3.0))
     return Problem(
-        f"many-well D={2 * pairs}", target, draw, spread(peaks, 0.0), np.prod(shares[combos], axis=1),
-        spread(centres, 0.0), scales, pairs * (log_z + 0.5 * np.log(2 * np.pi)),
+        f"many-well D={2 * pairs}",
+        target,
+        draw,
+        spread(peaks, 0.0),
+        np.prod(shares[combos], axis=1),
+        spread(centres, 0.0),
+        scales,
+        pairs * (log_z + 0.5 * np.log(2 * np.pi)),
     )
 
 
@@ -152,7 +156,7 @@ def himmelblau(temperature: float = 1.0) -> Problem:
     edge, step = 6.0, 0.004
     axis = np.arange(-edge, edge, step) + step / 2
 
-    def energy(x: ArrayLike, y: ArrayLike) -> np.ndarray:
+    def energy(x: Numbers, y: Numbers) -> np.ndarray:
         x, y = np.asarray(x), np.asarray(y)
         return ((x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2) / temperature
 
@@ -181,7 +185,13 @@ def himmelblau(temperature: float = 1.0) -> Problem:
 
     target = Target(logdensity, dim=2, starts=(-edge, edge))
     return Problem(
-        f"Himmelblau T={temperature:g}", target, draw, peaks, weights, means, np.linalg.cholesky(covariances),
+        f"Himmelblau T={temperature:g}",
+        target,
+        draw,
+        peaks,
+        weights,
+        means,
+        np.linalg.cholesky(covariances),
         float(np.log(heights.sum() * step**2)),
     )
 
@@ -218,6 +228,13 @@ def shells(dim: int, radius: float = 2.0, width: float = 0.1) -> Problem:
     peaks[:, -1] += radius
     target = Target(logdensity, dim=dim, starts=(-6.0, 6.0))
     return Problem(
-        f"shells D={dim}", target, draw, peaks, np.array([0.5, 0.5]), centres, np.tile(sd * np.eye(dim), (2, 1, 1)),
+        f"shells D={dim}",
+        target,
+        draw,
+        peaks,
+        np.array([0.5, 0.5]),
+        centres,
+        np.tile(sd * np.eye(dim), (2, 1, 1)),
         float(log_z),
+        step_size=width / sd,  # a step must not leave the shell
     )

@@ -1,0 +1,103 @@
+"""Time of a gradient inside `sample` over time of a raw batched gradient, in one process.
+
+Raw: value and gradient of all chains, one after the other in a compiled loop, nothing else. Inside: seconds of the sampling
+phase (Python, recording and all) by the gradients that it spent. Each ratio is the median of several runs taken in turn.
+"""
+
+import argparse
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import minimize
+
+import whmc
+from known_modes import load
+from whmc.testing.sensor import sensor_data, sensor_network
+
+
+def sensor_problem():
+    """8+3 sensor network (16 dimensions), and two of its modes."""
+    target = sensor_network()
+    truth = np.array(list(sensor_data()["true_locations"].values()))
+    mirrored = truth.copy()
+    mirrored[0] = [0.02, 0.61]
+    with jax.enable_x64(True):
+        value_and_grad = jax.jit(jax.value_and_grad(lambda x: -target(x)))
+        starts = [places.ravel() for places in (truth, mirrored)]
+        modes = [minimize(lambda x: tuple(map(np.asarray, value_and_grad(x))), x, jac=True).x for x in starts]
+    return target, np.array(modes)
+
+
+def mixture_problem():
+    """Ten Gaussians in 20 dimensions: charts fit exactly, so one gradient makes a whole local move."""
+    case = load("k10_d20")
+    return case.target, case.locations
+
+
+def costly_problem(size=3000):
+    """The paper's Figure 1 (Welling and Teh 2011) with 3000 data: two labellings of a mixture of two."""
+    rng = np.random.default_rng(0)
+    data = rng.normal(np.where(rng.random(size) < 0.5, 0.0, 1.0), np.sqrt(2.0))
+
+    def logdensity(theta):
+        x = jnp.asarray(data)
+        first, second = -((x - theta[0]) ** 2) / 4, -((x - theta[0] - theta[1]) ** 2) / 4
+        return jnp.sum(jnp.logaddexp(first, second)) - theta[0] ** 2 / 20 - theta[1] ** 2 / 2
+
+    return whmc.Target(logdensity, dim=2), np.array([[0.0, 1.0], [1.0, -1.0]])
+
+
+def raw_seconds(target, positions, num_steps):
+    """Seconds of one gradient of one chain."""
+    with jax.enable_x64(True):
+        evaluate = jax.vmap(target.evaluate)
+
+        @jax.jit
+        def loop(x, n):
+            def body(_, x):
+                found = evaluate(x)
+                return x + 1e-12 * found.score + 1e-300 * found.logdensity[:, None]
+
+            return jax.lax.fori_loop(0, n, body, x)
+
+        x = jnp.asarray(positions)
+        jax.block_until_ready(loop(x, 2))
+        start = time.perf_counter()
+        jax.block_until_ready(loop(x, num_steps))
+        return (time.perf_counter() - start) / num_steps / len(positions)
+
+
+def measure(name, problem, chains, repeats, draws):
+    target, modes = problem
+    positions = modes[np.arange(chains) % len(modes)]
+    ratios, insides, raws = [], [], []
+    for seed in range(repeats + 1):
+        result = whmc.sample(target, modes=modes, seed=seed, chains=chains, draws=draws, warmup=300)
+        inside = result.timings.sampling / result.num_gradients
+        raw = raw_seconds(target, positions, max(200, result.num_gradients // chains // 2))
+        if seed:  # the first run warms up the machine
+            ratios.append(inside / raw), insides.append(inside), raws.append(raw)
+    steps = result.num_gradients / result.draws[..., 0].size
+    print(
+        f"{name:28s} {chains:6d} {steps:10.0f} {np.median(raws) * 1e6:12.2f} {np.median(insides) * 1e6:12.2f}"
+        f" {np.median(ratios):8.2f}   ({min(ratios):.2f}-{max(ratios):.2f})",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    problems = {
+        "cheap: sensor network D=16": sensor_problem(),
+        "cheap: 10 Gaussians D=20": mixture_problem(),
+        "costly: 3000 data D=2": costly_problem(),
+    }
+    print(f"{'density':28s} {'chains':>6s} {'grads/draw':>10s} {'raw µs':>12s} {'inside µs':>12s} {'ratio':>8s}")
+    for name, problem in problems.items():
+        for chains in (1, 16, 256):
+            draws = {1: 4000, 16: 2000, 256: 400}[chains] // (8 if name.startswith("costly") else 1)
+            measure(name, problem, chains, options.repeats, draws)

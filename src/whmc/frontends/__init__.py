@@ -1,0 +1,1 @@
+"""Doors to and from other libraries, one file each."""

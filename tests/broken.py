@@ -1,0 +1,181 @@
+"""Kernels with one fault each: the invariance test must find every one of them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place
+from whmc.kernels.leapfrog import Motion, leapfrog
+from whmc.kernels.local import LocalHMC
+from whmc.kernels.noise import noise
+from whmc.modes.library import ModeLibrary, apply
+from whmc.modes.mixture import draw, pick
+from whmc.pytree import pytree
+from whmc.target import Target
+
+
+def _info(accepted: Array) -> StepInfo:
+    zero = jnp.zeros((), int)
+    return StepInfo(zero, zero, jnp.zeros(()), accepted, jnp.zeros((), bool), zero, zero)
+
+
+@pytree
+class Identity(AbstractKernel):
+    """Does nothing: invariant, and useless."""
+
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        return state, _info(jnp.ones((), bool))
+
+
+@pytree
+class Jump(AbstractKernel):
+    """The direct jump with k ~ omega, written out term by term; 0 drops a term, 1 keeps it."""
+
+    energy: float = 1.0
+    jacobian: float = 1.0
+    responsibility: float = 1.0
+
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        (u_label, u_choice, u_accept), _ = noise(key, 3, 0)
+        i, k = pick(u_label, state.log_components), pick(u_choice, library.log_weight)
+        proposal, _ = make_state(library.unwhiten(k, library.whiten(i, state.position)), target, library)
+        log_ratio = (
+            self.energy * (proposal.logdensity - state.logdensity)
+            + self.jacobian * (library.log_det[k] - library.log_det[i])
+            + self.responsibility * (proposal.log_responsibility(k) - state.log_responsibility(i))
+            + library.log_weight[i]
+            - library.log_weight[k]
+        )
+        new_state, accepted, _ = metropolis(u_accept, log_ratio, state, proposal)
+        return new_state, _info(accepted)
+
+
+@pytree
+class LocalWithoutResponsibility(AbstractKernel):
+    """HMC in the chart of a label, accepted as if the label did not depend on the position."""
+
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        (u_label, u_accept), momentum = noise(key, 2, library.dim)
+        chart = library.chart(pick(u_label, state.log_components))
+        start = Motion(
+            state.position - chart.location,
+            apply(chart.scale, momentum),
+            state.logdensity,
+            state.score,
+            jnp.zeros((), int),
+        )
+        end = leapfrog(
+            start, target, chart, step_size=chart.step_size, num_steps=jnp.asarray(3), residual=lambda n: jnp.ones(())
+        )
+        p = apply(chart.inverse_scale, end.velocity)
+        position = chart.location + end.displacement
+        proposal = place(position, end.logdensity, end.score, library)
+        log_ratio = proposal.logdensity - 0.5 * p @ p - state.logdensity + 0.5 * momentum @ momentum
+        new_state, accepted, _ = metropolis(u_accept, log_ratio, state, proposal)
+        return new_state, _info(accepted)
+
+
+@pytree
+class AdaptingAtEveryStep(AbstractKernel):
+    """An exact kernel whose step size is set anew at each step from where the chain is."""
+
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        step_size = jnp.clip(1.5 / (0.2 + jnp.linalg.norm(state.score)), 0.05, 1.4)
+        adapted = ModeLibrary(
+            library.location,
+            library.scale,
+            library.inverse_scale,
+            library.covariance,
+            library.log_det,
+            library.log_weight,
+            jnp.full_like(library.step_size, step_size),
+            library.dof,
+        )
+        return LocalHMC(num_steps=3).step(key, state, target, adapted)
+
+
+@pytree
+class AcceptedOnly(AbstractKernel):
+    """Independence moves repeated until one is accepted: rejections are not counted as draws."""
+
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        def attempt(carry: tuple[Array, ChainState, Array, Array]) -> tuple[Array, ChainState, Array, Array]:
+            n, old, _, key = carry
+            key, subkey = jax.random.split(key)
+            (u_label, u_accept), normal = noise(subkey, 2, library.dim)
+            proposal, _ = make_state(draw(subkey, u_label, normal, library)[1], target, library)
+            new, accepted, _ = metropolis(u_accept, proposal.log_ratio - old.log_ratio, old, proposal)
+            return n + 1, new, accepted, key
+
+        def going_on(carry: tuple[Array, ChainState, Array, Array]) -> Array:
+            return (carry[0] < 50) & ~carry[2]
+
+        _, new_state, accepted, _ = jax.lax.while_loop(
+            going_on, attempt, (jnp.zeros((), int), state, jnp.zeros((), bool), key)
+        )
+        return new_state, _info(accepted)
+
+
+NUM_PASSES = 3
+
+
+@pytree
+class PrintedAlgorithm1(AbstractKernel):
+    """The paper's Algorithm 1 as printed, on a target whose last coordinate is the extra one, N(0, 1).
+
+    The library's charts serve only as the modes. The energy gap of the jump is taken out of the acceptance.
+    """
+
+    step_size: float = 0.2
+    influence: float = 0.3
+    half_gap: float = 1.0
+    num_steps: int = 8
+
+    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        key_v, key_loop, key_accept = jax.random.split(key, 3)
+        velocity = jax.random.normal(key_v, state.position.shape)
+        start = (state, velocity, jnp.zeros((), bool), jnp.zeros(()))
+
+        def advance(n: Array, carry: tuple[ChainState, Array, Array, Array]) -> tuple[ChainState, Array, Array, Array]:
+            here, v, jumped, gap = carry
+            half = v + 0.5 * self.step_size * here.score
+            position, jumps = self._move(jax.random.fold_in(key_loop, n), here.position, half, library)
+            position = jnp.where(jumped, here.position + self.step_size * half, position)
+            there, _ = make_state(position, target, library)
+            v_new = half + 0.5 * self.step_size * there.score
+            now = jumps & ~jumped
+            energy = 0.5 * v_new @ v_new - there.logdensity - (0.5 * v @ v - here.logdensity)
+            return there, v_new, jumped | now, gap + jnp.where(now, energy, 0.0)
+
+        end, v_end, _, gap = jax.lax.fori_loop(0, self.num_steps, advance, start)
+        log_ratio = end.logdensity - 0.5 * v_end @ v_end - state.logdensity + 0.5 * velocity @ velocity + gap
+        new_state, accepted, _ = metropolis(jax.random.uniform(key_accept), log_ratio, state, end)
+        return new_state, _info(accepted)
+
+    def _move(self, key: Array, position: Array, v: Array, library: ModeLibrary) -> tuple[Array, Array]:
+        """The implicit step by passes that draw the random field anew, and whether a jump came of it."""
+        modes = library.location[:, :-1]
+        world = jnp.where(position[-1] < 0, -self.half_gap, self.half_gap)
+        nearest = modes[jnp.argmin(jnp.sum((modes - position[:-1]) ** 2, axis=1))]
+        origin = jnp.append(nearest, world)
+        goals = jnp.concatenate([modes, jnp.full((len(modes), 1), 0.0) - world], axis=1)
+        ways = goals - origin
+        ways = ways / jnp.linalg.norm(ways, axis=1, keepdims=True)
+
+        def field(key: Array, x: Array) -> tuple[Array, Array]:
+            a, b = x - origin, x - goals
+            vicinity = b @ a + jnp.abs(ways @ a) * jnp.abs(jnp.sum(ways * b, axis=1))
+            mollifier = jnp.exp(-vicinity / (len(x) * self.influence))
+            key_jump, key_goal = jax.random.split(key)
+            jump = jax.random.uniform(key_jump) >= 1 - jnp.sum(mollifier)
+            goal = goals[pick(jax.random.uniform(key_goal), jnp.log(mollifier))]
+            return jnp.where(jump, 2 * (goal - x) / self.step_size, v), jump
+
+        first, first_jumps = field(jax.random.fold_in(key, 0), position)
+        x, jumps = position, first_jumps
+        for m in range(NUM_PASSES):
+            f, jumps = (first, first_jumps) if m == 0 else field(jax.random.fold_in(key, m), x)
+            x = position + 0.5 * self.step_size * (f + first)
+        return x, first_jumps | jumps

@@ -1,0 +1,131 @@
+"""T8: kernels that are broken on purpose fail the tests that ours pass."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import kolmogorov
+
+import whmc
+from broken import (
+    AcceptedOnly,
+    AdaptingAtEveryStep,
+    Identity,
+    Jump,
+    LocalWithoutResponsibility,
+    PrintedAlgorithm1,
+)
+from contracts import problem, wrong_libraries
+from whmc.kernels.independence import Independence, log_regeneration
+from whmc.kernels.noise import noise
+from whmc.modes.mixture import draw
+from whmc.testing import gaussian_mixture, invariance_test, reversibility_test, two_scale_pair
+
+
+def test_identity_passes_and_does_not_move():
+    report = invariance_test(Identity(), problem("pair"))
+    assert report.passed
+    assert report.moved == 0
+
+
+def test_jump_written_out_passes():
+    """The copy that the faults are put into is itself right."""
+    assert invariance_test(Jump(), problem("rotated"), num_steps=(1, 10)).passed
+    assert reversibility_test(Jump(), problem("rotated")).passed
+
+
+@pytest.mark.parametrize(
+    ("kernel", "target"),
+    [
+        (Jump(energy=0.0), "pair"),
+        (Jump(jacobian=0.0), "two-scale"),
+        (Jump(responsibility=0.0), "two-scale"),
+        (LocalWithoutResponsibility(), "two-scale"),
+        (AdaptingAtEveryStep(), "log-gamma"),
+    ],
+    ids=["energy gap dropped", "Jacobian dropped", "responsibilities dropped", "labels ignored", "adapting"],
+)
+def test_fault_is_found(kernel, target):
+    report = invariance_test(kernel, problem(target), num_steps=(1, 10))
+    assert not report.passed, str(report)
+
+
+def test_keeping_accepted_draws_only_is_found():
+    case = problem("two-scale")
+    library = wrong_libraries(case.library)["wrong weights"]
+    assert invariance_test(Independence(), case, library=library, num_steps=(1, 10)).passed
+    report = invariance_test(AcceptedOnly(), case, library=library, num_steps=(1, 10))
+    assert not report.passed, str(report)
+
+
+def test_lopsided_flow_is_found():
+    assert not reversibility_test(Jump(energy=0.0), problem("pair")).passed
+
+
+@pytest.mark.parametrize("dim", [2, 20])
+def test_printed_algorithm_one_cannot_see_weights(dim):
+    """Two unit Gaussians weighted .9/.1 come out even, and the invariance test says so after ten steps."""
+    means = np.zeros((2, dim + 1))
+    means[1, 0] = 10.0
+    case = gaussian_mixture([0.9, 0.1], means, np.ones((2, dim + 1))[:, :, None] * np.eye(dim + 1), "extended pair")
+    report = invariance_test(PrintedAlgorithm1(), case, num_steps=(1, 10), num_draws=10_000)
+    assert not report.passed, str(report)
+    assert report.moved > 0.5
+    long = invariance_test(PrintedAlgorithm1(), case, num_steps=(400,), num_draws=2_000)
+    gap = next(one.gap for one in long.comparisons if one.name == "mode")
+    assert gap > 0.25, str(long)  # .9 is heading for .5
+
+
+def _regenerated(kernel, library, case, num, log_chance):
+    """States after an accepted independence move that the coin called a regeneration, from exact draws."""
+    starts = jnp.asarray(case.draw(np.random.default_rng(0), num)[0])
+
+    def one(key, position):
+        state = whmc.init(position, case.target, library)
+        new, info = kernel.step(key, state, case.target, library)
+        (u,), _ = noise(jax.random.fold_in(key, 7), 1, 0)
+        return new.position, new.log_ratio, info.accepted & (jnp.log(u) < log_chance(state, new))
+
+    positions, _, flags = jax.vmap(one)(jax.random.split(jax.random.key(0), num), starts)
+    return np.asarray(positions)[np.asarray(flags)]
+
+
+def _law_of_q(library, case, log_threshold, num):
+    """Direct draws of Q: theta ~ q kept with probability min(1, w/c)."""
+
+    def one(key):
+        (u_label, u_keep), normal = noise(key, 2, library.dim)
+        state = whmc.init(draw(key, u_label, normal, library)[1], case.target, library)
+        return state.position, jnp.log(u_keep) < state.log_ratio - log_threshold
+
+    positions, kept = jax.vmap(one)(jax.random.split(jax.random.key(1), num))
+    return np.asarray(positions)[np.asarray(kept)]
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_regeneration_threshold_is_on_the_scale_of_the_ratio(right):
+    """With c on the scale of w the state after a regeneration has law Q; with c on the scale of pi it has not."""
+    case = two_scale_pair(2, separation=4.0)
+    library = wrong_libraries(case.library)["shifted"]
+    log_threshold = jnp.asarray(-0.5)
+
+    def chance(state, new):
+        if right:
+            return log_regeneration(state.log_ratio, new.log_ratio, log_threshold)
+        return log_regeneration(state.logdensity, new.logdensity, log_threshold)
+
+    seen = _regenerated(Independence(log_threshold), library, case, 200_000, chance)
+    expected = _law_of_q(library, case, log_threshold, 400_000)
+    assert len(seen) > 5_000
+    p_values = []
+    for i in range(2):
+        order = np.sort(np.concatenate([seen[:, i], expected[:, i]]))
+        gap = np.max(
+            np.abs(
+                np.searchsorted(np.sort(seen[:, i]), order) / len(seen)
+                - np.searchsorted(np.sort(expected[:, i]), order) / len(expected)
+            )
+        )
+        root = np.sqrt(len(seen) * len(expected) / (len(seen) + len(expected)))
+        p_values.append(kolmogorov(gap * root))
+    assert (min(p_values) > 1e-6) == right, p_values

@@ -1,0 +1,121 @@
+"""T1: the maps inside the kernels are involutions after the momentum flip, keep volume, and cross antisymmetrically."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import whmc
+from contracts import problem
+from whmc.kernels.leapfrog import Motion, leapfrog
+from whmc.kernels.trajectory import Flight, jump
+from whmc.modes.library import apply
+from whmc.target import Evaluation
+
+NAMES = ["two-scale", "rotated", "log-gamma", "many-well", "three"]
+
+
+def _start(name: str, seed: int = 0):
+    case = problem(name)
+    library = case.library
+    library = dataclasses.replace(library, step_size=library.step_size * jnp.linspace(0.3, 0.5, library.capacity))
+    position = jnp.asarray(case.draw(np.random.default_rng(seed), 1)[0][0])
+    momentum = jax.random.normal(jax.random.key(seed), position.shape)
+    return case.target, library, whmc.init(position, case.target, library), momentum
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_leapfrog_retraces_and_keeps_volume(name):
+    target, library, state, momentum = _start(name)
+    chart = library.chart(0)
+
+    @jax.jit
+    def flow(x, p):
+        found = target.evaluate(x)
+        motion = Motion(x - chart.location, apply(chart.scale, p), found.logdensity, found.score, jnp.zeros((), int))
+        end = leapfrog(
+            motion, target, chart, step_size=chart.step_size, num_steps=5, residual=lambda n: jnp.full((), 0.8)
+        )
+        return chart.location + end.displacement, apply(chart.inverse_scale, end.velocity)
+
+    x, p = flow(state.position, momentum)
+    assert float(jnp.max(jnp.abs(x - state.position))) > 0.05
+    back_x, back_p = flow(x, -p)
+    np.testing.assert_allclose(back_x, state.position, atol=1e-9)
+    np.testing.assert_allclose(-back_p, momentum, atol=1e-9)
+    size = len(momentum)
+    jacobian = jax.jit(jax.jacfwd(lambda xp: jnp.concatenate(flow(xp[:size], xp[size:]))))(
+        jnp.concatenate([state.position, momentum])
+    )
+    assert abs(float(jnp.linalg.slogdet(jacobian)[1])) < 1e-8
+
+
+@pytest.mark.parametrize("throat", [0, 1, 2, 7])
+@pytest.mark.parametrize("name", NAMES)
+def test_wormhole_retraces_with_the_stated_jacobian(name, throat):
+    target, library, state, momentum = _start(name)
+    kernel = whmc.Wormhole(throat=throat, stride=0.8)
+    origin, goal = jnp.asarray(0), jnp.asarray(library.capacity - 1)
+
+    @jax.jit
+    def travel(x, p, one, other):
+        end, new_p = kernel.travel(whmc.init(x, target, library), p, one, other, target, library)
+        return library.location[other] + end.displacement, new_p
+
+    x, p = travel(state.position, momentum, origin, goal)
+    back_x, back_p = travel(x, -p, goal, origin)
+    np.testing.assert_allclose(back_x, state.position, atol=1e-9)
+    np.testing.assert_allclose(-back_p, momentum, atol=1e-9)
+    size = len(momentum)
+    jacobian = jax.jit(jax.jacfwd(lambda xp: jnp.concatenate(travel(xp[:size], xp[size:], origin, goal))))(
+        jnp.concatenate([state.position, momentum])
+    )
+    # (theta, p) -> (theta', p') stretches by |L_k|/|L_i|
+    np.testing.assert_allclose(
+        jnp.linalg.slogdet(jacobian)[1], library.log_det[goal] - library.log_det[origin], atol=1e-8
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_jump_in_flight_is_symplectic(name):
+    _, library, state, momentum = _start(name)
+    zero = jnp.zeros((), int)
+
+    def flight(x, p):
+        found = Evaluation(jnp.zeros(()), jnp.zeros_like(x), jnp.zeros((), bool))
+        return Flight(x, p, found, zero, zero, zero, jnp.zeros(()))
+
+    end = jump(flight(state.position, momentum), library, jnp.asarray(0.4), jnp.asarray(0.6))
+    size = len(momentum)
+
+    def move(xp):
+        end = jump(flight(xp[:size], xp[size:]), library, jnp.asarray(0.4), jnp.asarray(0.6))
+        return jnp.concatenate([end.position, end.momentum])
+
+    jacobian = jax.jit(jax.jacfwd(move))(jnp.concatenate([state.position, momentum]))
+    form = jnp.block([[jnp.zeros((size, size)), jnp.eye(size)], [-jnp.eye(size), jnp.zeros((size, size))]])
+    np.testing.assert_allclose(jacobian.T @ form @ jacobian, form, atol=1e-9)
+    assert int(end.label) != int(end.proposed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_log_ratio_is_antisymmetric(name):
+    """The ratio of a jump and of the jump back are one over the other; T = 0 is w'/w with self-jumps left out."""
+    target, library, state, momentum = _start(name)
+    origin, goal = 0, library.capacity - 1
+
+    @jax.jit
+    def log_ratio(state, p, i, k, throat):
+        kernel = whmc.Wormhole(throat=throat, stride=0.8)
+        return kernel.jump(state, p, jnp.asarray(i), jnp.asarray(k), target, library)
+
+    for throat in (0, 5):
+        there = log_ratio(state, momentum, origin, goal, throat)
+        back = log_ratio(there.proposal, -there.momentum, goal, origin, throat)
+        np.testing.assert_allclose(there.log_ratio, -back.log_ratio, atol=1e-8)
+    direct = log_ratio(state, jnp.zeros_like(momentum), origin, goal, 0)
+    weights = jnp.exp(library.log_weight)
+    expected = direct.proposal.log_ratio - state.log_ratio + jnp.log1p(-weights[origin]) - jnp.log1p(-weights[goal])
+    np.testing.assert_allclose(direct.log_ratio, expected, atol=1e-8)

@@ -1,0 +1,102 @@
+"""What is learned between rounds."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from whmc.run.rounds import round_lengths
+from whmc.run.throat import ThroatSearch
+from whmc.run.tuning import (
+    QUARTER_TURN,
+    Charts,
+    fit_charts,
+    quarter_turn,
+    tune_step_sizes,
+    tune_weights,
+)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 20, 100, 500, 3000])
+def test_rounds_double_and_add_up(warmup):
+    lengths = round_lengths(warmup)
+    assert sum(lengths) == warmup
+    assert all(1.8 < b / a < 2.2 for a, b in itertools.pairwise(lengths))
+
+
+def test_step_sizes_follow_acceptance():
+    label = np.repeat([0, 1, 2], 400)
+    acceptance = np.repeat([0.2, 0.8, 0.99], 400)
+    tuned = tune_step_sizes(np.full(3, 0.5), label, acceptance)
+    assert tuned[0] < 0.35 < 0.48 < tuned[1] < 0.52 < 0.6 < tuned[2] <= 1.0
+    # a chart that nothing was seen of keeps its step
+    assert tune_step_sizes(np.array([0.5]), np.zeros(0, int), np.zeros(0))[0] == pytest.approx(0.5, rel=1e-6)
+
+
+def test_a_quarter_turn_is_made_in_equal_steps():
+    num_steps, step_size = quarter_turn(np.array([0.5, 2.0]), np.array([1.0, 0.0]))
+    assert num_steps == 4
+    np.testing.assert_allclose(step_size, [QUARTER_TURN / 4] * 2)
+
+
+def test_weights_come_from_acceptance_even_of_modes_never_entered():
+    """Three modes .6/.3/.1, all chains in the first two; jumps to the third are seen only as probabilities."""
+    truth, rng = np.array([0.6, 0.3, 0.1]), np.random.default_rng(0)
+    label = rng.choice(2, 4000, p=[2 / 3, 1 / 3])
+    label = np.concatenate([label, np.full(40, 2)])
+    proposed = rng.choice(3, label.size)
+    acceptance = np.minimum(1, truth[proposed] / truth[label])
+    log_weight = tune_weights(np.log([0.01, 0.01, 0.98]), label, proposed, acceptance)
+    np.testing.assert_allclose(np.exp(log_weight), truth, atol=0.03)
+
+
+def _draws(n, dim, rng):
+    factor = np.tril(rng.standard_normal((dim, dim))) * 0.4 + np.eye(dim)
+    z = rng.standard_normal((n, dim))
+    return factor, z @ factor.T, -0.5 * np.sum(z**2, axis=1)
+
+
+def test_right_curvature_is_kept_wrong_curvature_is_replaced():
+    rng = np.random.default_rng(0)
+    dim, n = 12, 500
+    factor, x, logdensity = _draws(n, dim, rng)
+    label = np.zeros(n, int)
+    right = Charts(np.zeros((1, dim)), factor[None])
+    kept = fit_charts(right, x, logdensity, label)
+    np.testing.assert_array_equal(kept.scale, right.scale)
+    wrong = Charts(np.full((1, dim), 2.0), 3 * np.eye(dim)[None])
+    learned = fit_charts(wrong, x, logdensity, label)
+    covariance = learned.scale[0] @ learned.scale[0].T
+    assert np.linalg.norm(covariance - factor @ factor.T) < 0.35 * np.linalg.norm(factor @ factor.T)
+    np.testing.assert_allclose(learned.location[0], 0.0, atol=0.3)
+
+
+def test_few_draws_are_shrunk_and_none_change_nothing():
+    rng = np.random.default_rng(1)
+    dim = 30
+    factor, x, logdensity = _draws(100, dim, rng)
+    start = Charts(np.zeros((2, dim)), np.stack([factor * 1.3, factor]))
+    learned = fit_charts(start, x, logdensity, np.zeros(100, int))
+    assert np.all(np.isfinite(learned.scale))
+    np.testing.assert_array_equal(learned.scale[1], factor)
+    # a hundred draws in thirty dimensions tell the size, though hardly the shape
+    assert abs(np.linalg.slogdet(learned.scale[0])[1] - np.linalg.slogdet(factor)[1]) < 0.2 * dim * np.log(1.3)
+
+
+def test_throat_is_not_tried_where_direct_jumps_are_good():
+    search = ThroatSearch(diversity=0.8, other_cost=3)
+    assert search.plan() == [(0, 1.0)]
+    search.acceptance = {(0, 1.0): 0.75}
+    assert search.plan() == [(0, 1.0)]
+
+
+def test_throat_search_escalates_then_settles():
+    def world(setting):
+        throat, stride = setting
+        return 0.9 * max(0.0, 1 - 12 / (throat * stride + 1e-9)) if 0.6 < stride < 1.3 else 0.0
+
+    search = ThroatSearch(diversity=0.5, other_cost=5)
+    for _ in range(8):
+        search = ThroatSearch(0.5, 5, {setting: world(setting) for setting in search.plan()})
+    throat, stride = search.best()
+    assert 16 <= throat <= 64 and stride == 1.0
