@@ -1,7 +1,8 @@
 """Known modes: the paper's mixtures, the skewed pair and the .9/.1 pair, beside i.i.d. draws of the same number.
 
-REM: relative error of the mean, |mean - truth|_1 / |truth|_1. TV: total variation of the mode weights. ESS: effective draws of the
-mode label (ArviZ, the smallest over the modes' indicators) per draw and per gradient. z: largest weight error in standard errors.
+REM: relative error of the mean, |mean - truth|_1 / |truth|_1. TV: total variation of the mode weights. ESS: effective
+draws of the mode label (ArviZ, the smallest over the modes' indicators) per draw and per gradient. z: largest weight
+error in standard errors.
 """
 
 import argparse

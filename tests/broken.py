@@ -9,9 +9,9 @@ from jaxtyping import Array
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.local import LocalHMC
-from whmc.kernels.noise import noise
+from whmc.kernels.noise import draw_noise
 from whmc.modes.library import ModeLibrary, apply
-from whmc.modes.mixture import draw, pick
+from whmc.modes.mixture import draw_mixture, pick
 from whmc.pytree import pytree
 from whmc.target import Target
 
@@ -25,7 +25,7 @@ def _info(accepted: Array) -> StepInfo:
 class Identity(AbstractKernel):
     """Does nothing: invariant, and useless."""
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
         return state, _info(jnp.ones((), bool))
 
 
@@ -37,8 +37,8 @@ class Jump(AbstractKernel):
     jacobian: float = 1.0
     responsibility: float = 1.0
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
-        (u_label, u_choice, u_accept), _ = noise(key, 3, 0)
+    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        u_label, u_choice, u_accept = draw_noise(noise, 3, 0).uniform
         i, k = pick(u_label, state.log_components), pick(u_choice, library.log_weight)
         proposal, _ = make_state(library.unwhiten(k, library.whiten(i, state.position)), target, library)
         log_ratio = (
@@ -56,8 +56,9 @@ class Jump(AbstractKernel):
 class LocalWithoutResponsibility(AbstractKernel):
     """HMC in the chart of a label, accepted as if the label did not depend on the position."""
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
-        (u_label, u_accept), momentum = noise(key, 2, library.dim)
+    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        drawn = draw_noise(noise, 2, library.dim)
+        (u_label, u_accept), momentum = drawn.uniform, drawn.normal
         chart = library.chart(pick(u_label, state.log_components))
         start = Motion(
             state.position - chart.location,
@@ -81,7 +82,7 @@ class LocalWithoutResponsibility(AbstractKernel):
 class AdaptingAtEveryStep(AbstractKernel):
     """An exact kernel whose step size is set anew at each step from where the chain is."""
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
         step_size = jnp.clip(1.5 / (0.2 + jnp.linalg.norm(state.score)), 0.05, 1.4)
         adapted = ModeLibrary(
             library.location,
@@ -93,27 +94,28 @@ class AdaptingAtEveryStep(AbstractKernel):
             jnp.full_like(library.step_size, step_size),
             library.dof,
         )
-        return LocalHMC(num_steps=3).step(key, state, target, adapted)
+        return LocalHMC(num_steps=3).step(noise, state, target, adapted)
 
 
 @pytree
 class AcceptedOnly(AbstractKernel):
     """Independence moves repeated until one is accepted: rejections are not counted as draws."""
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
         def attempt(carry: tuple[Array, ChainState, Array, Array]) -> tuple[Array, ChainState, Array, Array]:
             n, old, _, key = carry
             key, subkey = jax.random.split(key)
-            (u_label, u_accept), normal = noise(subkey, 2, library.dim)
-            proposal, _ = make_state(draw(subkey, u_label, normal, library)[1], target, library)
-            new, accepted, _ = metropolis(u_accept, proposal.log_ratio - old.log_ratio, old, proposal)
+            drawn = draw_noise(subkey, 2, library.dim)
+            position = draw_mixture(drawn.uniform[0], drawn.normal, library)[1]
+            proposal, _ = make_state(position, target, library)
+            new, accepted, _ = metropolis(drawn.uniform[1], proposal.log_ratio - old.log_ratio, old, proposal)
             return n + 1, new, accepted, key
 
         def going_on(carry: tuple[Array, ChainState, Array, Array]) -> Array:
             return (carry[0] < 50) & ~carry[2]
 
         _, new_state, accepted, _ = jax.lax.while_loop(
-            going_on, attempt, (jnp.zeros((), int), state, jnp.zeros((), bool), key)
+            going_on, attempt, (jnp.zeros((), int), state, jnp.zeros((), bool), noise)
         )
         return new_state, _info(accepted)
 
@@ -133,8 +135,8 @@ class PrintedAlgorithm1(AbstractKernel):
     half_gap: float = 1.0
     num_steps: int = 8
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
-        key_v, key_loop, key_accept = jax.random.split(key, 3)
+    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        key_v, key_loop, key_accept = jax.random.split(noise, 3)
         velocity = jax.random.normal(key_v, state.position.shape)
         start = (state, velocity, jnp.zeros((), bool), jnp.zeros(()))
 

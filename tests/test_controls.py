@@ -17,8 +17,8 @@ from broken import (
 )
 from contracts import problem, wrong_libraries
 from whmc.kernels.independence import Independence, log_regeneration
-from whmc.kernels.noise import noise
-from whmc.modes.mixture import draw
+from whmc.kernels.noise import draw_noise
+from whmc.modes.mixture import draw_mixture
 from whmc.testing import gaussian_mixture, invariance_test, reversibility_test, two_scale_pair
 
 
@@ -83,7 +83,7 @@ def _regenerated(kernel, library, case, num, log_chance):
     def one(key, position):
         state = whmc.init(position, case.target, library)
         new, info = kernel.step(key, state, case.target, library)
-        (u,), _ = noise(jax.random.fold_in(key, 7), 1, 0)
+        u = draw_noise(jax.random.fold_in(key, 7), 1, 0).uniform[0]
         return new.position, new.log_ratio, info.accepted & (jnp.log(u) < log_chance(state, new))
 
     positions, _, flags = jax.vmap(one)(jax.random.split(jax.random.key(0), num), starts)
@@ -94,8 +94,9 @@ def _law_of_q(library, case, log_threshold, num):
     """Direct draws of Q: theta ~ q kept with probability min(1, w/c)."""
 
     def one(key):
-        (u_label, u_keep), normal = noise(key, 2, library.dim)
-        state = whmc.init(draw(key, u_label, normal, library)[1], case.target, library)
+        drawn = draw_noise(key, 2, library.dim)
+        u_label, u_keep = drawn.uniform
+        state = whmc.init(draw_mixture(u_label, drawn.normal, library)[1], case.target, library)
         return state.position, jnp.log(u_keep) < state.log_ratio - log_threshold
 
     positions, kept = jax.vmap(one)(jax.random.split(jax.random.key(1), num))

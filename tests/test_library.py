@@ -10,9 +10,9 @@ from scipy import stats
 
 import whmc
 from contracts import problem
-from whmc.kernels.noise import noise
+from whmc.kernels.noise import draw_noise
 from whmc.modes.charts import library_at
-from whmc.modes.mixture import draw, log_components, log_mixture, pick
+from whmc.modes.mixture import draw_mixture, draw_radius, log_components, log_mixture, pick
 
 
 def _library(diagonal: bool) -> whmc.ModeLibrary:
@@ -56,8 +56,9 @@ def test_draws_have_the_law_of_the_mixture(dof):
     library = dataclasses.replace(_library(False), dof=jnp.asarray(dof))
 
     def one(key):
-        (u,), normal = noise(key, 1, 4)
-        return draw(key, u, normal, library)
+        key, key_radius = jax.random.split(key)
+        drawn = draw_noise(key, 1, 4)
+        return draw_mixture(drawn.uniform[0], drawn.normal * draw_radius(key_radius, library.dof), library)
 
     n = 40_000
     label, x = jax.vmap(one)(jax.random.split(jax.random.key(0), n))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import log_components, log_mixture
+from whmc.modes.mixture import log_components, log_mixture, pick
 from whmc.pytree import pytree
 from whmc.target import Target
 
@@ -40,6 +40,10 @@ class ChainState:
     def log_ratio(self) -> Float[Array, ""]:
         """log w = log pi - log q."""
         return self.logdensity - self.log_mixture
+
+    def draw_label(self, uniform: Float[Array, ""]) -> Int[Array, ""]:
+        """i ~ r(theta): the Gibbs step of the extended target."""
+        return pick(uniform, self.log_components, self.log_mixture)
 
     def log_responsibility(self, label: Int[Array, ""]) -> Float[Array, ""]:
         """log r_k."""
@@ -105,10 +109,23 @@ def metropolis(
 
 
 class AbstractKernel(abc.ABC):
-    """A Markov kernel. `exact` says that it leaves the target invariant; the tests hold it to that."""
+    """A Markov kernel: random numbers, then a map that they determine.
+
+    `exact` says that it leaves the target invariant; the tests hold it to that. The two halves are apart because
+    drawing the numbers of many steps at once is several times quicker than drawing them step by step.
+    """
 
     exact: ClassVar[bool] = True
 
+    def draw(self, key: Array, library: ModeLibrary) -> Any:
+        """All the random numbers of one step; by default the key itself."""
+        del library
+        return key
+
     @abc.abstractmethod
+    def move(self, noise: Any, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        """One step with given random numbers: the new state, and a StepInfo (or a tuple of them)."""
+
     def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
-        """One step: the new state, and a StepInfo (or a tuple of them)."""
+        """One step."""
+        return self.move(self.draw(key, library), state, target, library)

@@ -1,5 +1,7 @@
 """Cycle: kernels one after the other."""
 
+from typing import Any
+
 import jax
 from jaxtyping import Array
 
@@ -15,11 +17,15 @@ class Cycle(AbstractKernel):
 
     kernels: tuple[AbstractKernel, ...]
 
-    def step(
-        self, key: Array, state: ChainState, target: Target, library: ModeLibrary
+    def draw(self, key: Array, library: ModeLibrary) -> tuple[Any, ...]:
+        keys = jax.random.split(key, len(self.kernels))
+        return tuple(kernel.draw(subkey, library) for kernel, subkey in zip(self.kernels, keys, strict=True))
+
+    def move(
+        self, noise: tuple[Any, ...], state: ChainState, target: Target, library: ModeLibrary
     ) -> tuple[ChainState, tuple[StepInfo, ...]]:
         infos = []
-        for kernel, subkey in zip(self.kernels, jax.random.split(key, len(self.kernels)), strict=True):
-            state, info = kernel.step(subkey, state, target, library)
+        for kernel, part in zip(self.kernels, noise, strict=True):
+            state, info = kernel.move(part, state, target, library)
             infos.append(info)
         return state, tuple(infos)

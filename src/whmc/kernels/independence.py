@@ -1,12 +1,13 @@
 """Independence moves from q, and the regenerations that they give (Eqs 8-12)."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis
-from whmc.kernels.noise import noise
+from whmc.kernels.noise import Noise, draw_noise
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import draw, pick
+from whmc.modes.mixture import draw_mixture, draw_radius
 from whmc.pytree import pytree
 from whmc.target import Target
 
@@ -37,9 +38,16 @@ class Independence(AbstractKernel):
 
     log_threshold: Float[Array, ""] | float = 0.0
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
-        (u_label, u_proposed, u_accept, u_coin), normal = noise(key, 4, library.dim)
-        proposed, position = draw(key, u_proposed, normal, library)
+    def draw(self, key: Array, library: ModeLibrary) -> Noise:
+        key_noise, key_radius = jax.random.split(key)
+        noise = draw_noise(key_noise, 3, library.dim)
+        return Noise(noise.uniform, noise.normal * draw_radius(key_radius, library.dof))
+
+    def move(
+        self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
+    ) -> tuple[ChainState, StepInfo]:
+        u_proposed, u_accept, u_coin = noise.uniform
+        proposed, position = draw_mixture(u_proposed, noise.normal, library)
         proposal, failed = make_state(position, target, library)
         log_ratio = proposal.log_ratio - state.log_ratio
         new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)
@@ -47,7 +55,7 @@ class Independence(AbstractKernel):
             state.log_ratio, proposal.log_ratio, jnp.asarray(self.log_threshold, proposal.log_ratio.dtype)
         )
         info = StepInfo(
-            label=pick(u_label, state.log_components),
+            label=state.label,
             proposed=proposed,
             log_ratio=log_ratio,
             accepted=accepted,

@@ -5,9 +5,8 @@ from jaxtyping import Array, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
 from whmc.kernels.leapfrog import Motion, leapfrog
-from whmc.kernels.noise import noise
+from whmc.kernels.noise import Noise, draw_noise
 from whmc.modes.library import ModeLibrary, apply
-from whmc.modes.mixture import pick
 from whmc.pytree import pytree
 from whmc.target import Target
 
@@ -25,9 +24,14 @@ class LocalHMC(AbstractKernel):
 
     num_steps: Int[Array, ""] | int = 4
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
-        (u_label, u_step, u_accept), momentum = noise(key, 3, library.dim)
-        label = pick(u_label, state.log_components)
+    def draw(self, key: Array, library: ModeLibrary) -> Noise:
+        return draw_noise(key, 3, library.dim)
+
+    def move(
+        self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
+    ) -> tuple[ChainState, StepInfo]:
+        (u_label, u_step, u_accept), momentum = noise.uniform, noise.normal
+        label = state.draw_label(u_label)
         chart = library.chart(label)
 
         end = leapfrog(

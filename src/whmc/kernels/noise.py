@@ -1,14 +1,22 @@
-"""All the randomness of a move from one call of the generator: on a CPU each call costs more than what it fills."""
+"""The random numbers of a step, all from one call of the generator."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from whmc.pytree import pytree
 
-def noise(key: Array, num_uniform: int, num_normal: int) -> tuple[Float[Array, " uniform"], Float[Array, " normal"]]:
+
+@pytree
+class Noise:
     """Independent uniform numbers in (0, 1) and standard normal ones."""
+
+    uniform: Float[Array, " uniform"]
+    normal: Float[Array, " normal"]
+
+
+def draw_noise(key: Array, num_uniform: int, num_normal: int) -> Noise:
+    """Uniform and normal numbers."""
     # from the smallest normal number on, so that no logarithm and no quantile is infinite
     uniform = jax.random.uniform(key, (num_uniform + num_normal,), minval=jnp.finfo(float).tiny)
-    normal = jnp.sqrt(2.0) * jax.lax.erf_inv(2 * uniform[num_uniform:] - 1)
-    # the barrier keeps XLA from computing the quantiles again in everything that uses them
-    return jax.lax.optimization_barrier((uniform[:num_uniform], normal))
+    return Noise(uniform[:num_uniform], jnp.sqrt(2.0) * jax.lax.erf_inv(2 * uniform[num_uniform:] - 1))

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
-from whmc.kernels.noise import noise
-from whmc.kernels.wormhole import log_weights_elsewhere
+from whmc.kernels.noise import Noise, draw_noise
+from whmc.kernels.wormhole import Choice
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_responsibility, pick
 from whmc.pytree import pytree
@@ -42,10 +42,15 @@ class WormholeTrajectory(AbstractKernel):
     num_steps: Int[Array, ""] | int = 6
     step_size: Float[Array, ""] | float = 0.3
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
-        (u_moment, u_label, u_choice, u_accept), normal = noise(key, 4, library.dim)
+    def draw(self, key: Array, library: ModeLibrary) -> Noise:
+        return draw_noise(key, 4, library.dim)
+
+    def move(
+        self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
+    ) -> tuple[ChainState, StepInfo]:
+        u_moment, u_label, u_choice, u_accept = noise.uniform
         mass = mean_precision(library)
-        momentum = jnp.sqrt(mass) * normal
+        momentum = jnp.sqrt(mass) * noise.normal
         num_steps = jnp.asarray(self.num_steps)
         moment = jnp.floor(u_moment * (num_steps + 1).astype(u_moment.dtype)).astype(num_steps.dtype)
 
@@ -109,9 +114,8 @@ def jump(flight: Flight, library: ModeLibrary, u_label: Float[Array, ""], u_choi
     """(theta, p) -> (mu_k + L_k L_i^{-1}(theta - mu_i), L_k^{-T} L_i^T p), and the log factor of the labels."""
     components = log_components(library, flight.position)
     label = pick(u_label, components)
-    log_there = log_weights_elsewhere(library, label)
-    alone = jnp.all(jnp.isneginf(log_there))
-    proposed = jnp.where(alone, label, pick(u_choice, log_there))
+    choice = Choice.of(library)
+    proposed = choice.draw(u_choice, label)
     origin, goal = library.chart(label), library.chart(proposed)
     position = goal.unwhiten(origin.whiten(flight.position))
     if library.diagonal:
@@ -121,9 +125,8 @@ def jump(flight: Flight, library: ModeLibrary, u_label: Float[Array, ""], u_choi
     log_labels = (
         log_responsibility(log_components(library, position), proposed)
         - log_responsibility(components, label)
-        + log_weights_elsewhere(library, proposed)[label]
-        - log_there[proposed]
+        + choice.log_back(label, proposed)
     )
     # a lone mode has nowhere to go: the jump is the identity and the move plain HMC
-    log_labels = jnp.where(alone, 0.0, log_labels)
+    log_labels = jnp.where(choice.alone(label), 0.0, log_labels)
     return Flight(position, momentum, flight.found, flight.num_failed, label, proposed, log_labels)

@@ -2,25 +2,45 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place
 from whmc.kernels.leapfrog import Motion, in_flight, leapfrog, turn
-from whmc.kernels.noise import noise
+from whmc.kernels.noise import Noise, draw_noise
 from whmc.modes.library import ModeLibrary, apply
 from whmc.modes.mixture import log_components, log_responsibility, pick
 from whmc.pytree import pytree
 from whmc.target import Target
 
 
-def log_weights_elsewhere(library: ModeLibrary, label: Int[Array, ""]) -> Float[Array, " capacity"]:
-    """Log probabilities of jumping from chart i to each other chart: omega_k / (1 - omega_i), never to i itself.
+@pytree
+class Choice:
+    """Which chart to jump to: k from chart i with chance g(k|i) = omega_k / (1 - omega_i), never i itself.
 
     Jumps to oneself are wasted; leaving them out is better in every case (Peskun).
     """
-    others = library.log_weight.at[label].set(-jnp.inf)
-    total = jax.nn.logsumexp(others)
-    return jnp.where(jnp.isfinite(total), others - total, -jnp.inf)
+
+    log_weight: Float[Array, " capacity"]
+    log_rest: Float[Array, " capacity"]
+
+    @classmethod
+    def of(cls, library: ModeLibrary) -> "Choice":
+        alone = jnp.eye(library.capacity, dtype=bool)
+        others = jnp.where(alone, -jnp.inf, library.log_weight)
+        return cls(library.log_weight, jax.nn.logsumexp(others, axis=1))
+
+    def alone(self, label: Int[Array, ""]) -> Bool[Array, ""]:
+        """Whether there is no other chart to jump to."""
+        return jnp.isneginf(self.log_rest[label])
+
+    def draw(self, uniform: Float[Array, ""], label: Int[Array, ""]) -> Int[Array, ""]:
+        """k ~ g(.|i), or i where it is alone."""
+        here = jnp.arange(len(self.log_weight)) == label
+        return jnp.where(self.alone(label), label, pick(uniform, jnp.where(here, -jnp.inf, self.log_weight)))
+
+    def log_back(self, label: Int[Array, ""], proposed: Int[Array, ""]) -> Float[Array, ""]:
+        """log g(i|k)/g(k|i)."""
+        return self.log_weight[label] - self.log_rest[proposed] - self.log_weight[proposed] + self.log_rest[label]
 
 
 @pytree
@@ -53,19 +73,23 @@ class Wormhole(AbstractKernel):
     throat: Int[Array, ""] | int = 0
     stride: Float[Array, ""] | float = 1.0
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
+    def draw(self, key: Array, library: ModeLibrary) -> Noise:
         # the direct jump has no use for a momentum
-        (u_label, u_choice, u_accept), momentum = jax.lax.cond(
+        return jax.lax.cond(
             jnp.asarray(self.throat) > 0,
-            lambda: noise(key, 3, library.dim),
-            lambda: (noise(key, 3, 0)[0], jnp.zeros(library.dim)),
+            lambda: draw_noise(key, 3, library.dim),
+            lambda: Noise(draw_noise(key, 3, 0).uniform, jnp.zeros(library.dim)),
         )
-        label = pick(u_label, state.log_components)
-        log_there = log_weights_elsewhere(library, label)
-        alone = jnp.all(jnp.isneginf(log_there))
-        proposed = jnp.where(alone, label, pick(u_choice, log_there))
+
+    def move(
+        self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
+    ) -> tuple[ChainState, StepInfo]:
+        (u_label, u_choice, u_accept), momentum = noise.uniform, noise.normal
+        label = state.draw_label(u_label)
+        choice = Choice.of(library)
+        proposed = choice.draw(u_choice, label)
         jump = self.jump(state, momentum, label, proposed, target, library)
-        log_ratio = jnp.where(alone, -jnp.inf, jump.log_ratio)
+        log_ratio = jnp.where(choice.alone(label), -jnp.inf, jump.log_ratio)
         new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, jump.proposal)
         info = StepInfo(
             label=label,
@@ -101,8 +125,7 @@ class Wormhole(AbstractKernel):
             - (state.logdensity + library.log_det[label] - 0.5 * momentum @ momentum)
             + proposal.log_responsibility(proposed)
             - state.log_responsibility(label)
-            + log_weights_elsewhere(library, proposed)[label]
-            - log_weights_elsewhere(library, label)[proposed]
+            + Choice.of(library).log_back(label, proposed)
         )
         return Jump(proposal, new_momentum, log_ratio, end.num_failed)
 
@@ -179,9 +202,14 @@ class GibbsWormhole(AbstractKernel):
     It costs a density for each chart and one gradient where it lands.
     """
 
-    def step(self, key: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
-        (u_label, u_choice), _ = noise(key, 2, 0)
-        label = pick(u_label, state.log_components)
+    def draw(self, key: Array, library: ModeLibrary) -> Noise:
+        return draw_noise(key, 2, 0)
+
+    def move(
+        self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
+    ) -> tuple[ChainState, StepInfo]:
+        u_label, u_choice = noise.uniform
+        label = state.draw_label(u_label)
         z = library.whiten(label, state.position)
 
         def weigh(k: Int[Array, ""]) -> tuple[Array, Array]:

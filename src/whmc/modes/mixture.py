@@ -16,15 +16,15 @@ from whmc.modes.library import ModeLibrary
 
 def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Float[Array, "*n"]:
     """log b(z) from |z|²: Student-t with `dof` degrees of freedom, Gaussian where dof is inf."""
-    gaussian = -0.5 * square - 0.5 * dim * jnp.log(2 * jnp.pi)
-    finite = jnp.where(jnp.isinf(dof), 1.0, dof)  # the branch not taken must not make NaN
-    student = (
-        gammaln(0.5 * (finite + dim))
-        - gammaln(0.5 * finite)
-        - 0.5 * dim * jnp.log(finite * jnp.pi)
-        - 0.5 * (finite + dim) * jnp.log1p(square / finite)
-    )
-    return jnp.where(jnp.isinf(dof), gaussian, student)
+
+    def gaussian(square: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        return -0.5 * square - 0.5 * dim * jnp.log(2 * jnp.pi)
+
+    def student(square: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        log_norm = gammaln(0.5 * (dof + dim)) - gammaln(0.5 * dof) - 0.5 * dim * jnp.log(dof * jnp.pi)
+        return log_norm - 0.5 * (dof + dim) * jnp.log1p(square / dof)
+
+    return jax.lax.cond(jnp.isinf(dof), gaussian, student, square)
 
 
 def log_components(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, " capacity"]:
@@ -46,25 +46,29 @@ def log_responsibility(components: Float[Array, " capacity"], label: Int[Array, 
     return components[label] - log_mixture(components)
 
 
-def pick(uniform: Float[Array, ""], log_weights: Float[Array, " capacity"]) -> Int[Array, ""]:
-    """An index with probability proportional to exp(log_weights), from one uniform number."""
-    heights = jnp.cumsum(jnp.exp(log_weights - jnp.max(log_weights)))
+def pick(
+    uniform: Float[Array, ""], log_weights: Float[Array, " capacity"], log_total: Float[Array, ""] | None = None
+) -> Int[Array, ""]:
+    """An index with probability proportional to exp(log_weights), from one uniform number.
+
+    `log_total`, where the log of the sum of the weights is known already, saves looking for the largest.
+    """
+    heights = jnp.cumsum(jnp.exp(log_weights - (jnp.max(log_weights) if log_total is None else log_total)))
     return jnp.sum(heights <= uniform * heights[-1])
 
 
-def draw(
-    key: Array, uniform: Float[Array, ""], normal: Float[Array, " dim"], library: ModeLibrary
+def draw_radius(key: Array, dof: Float[Array, ""]) -> Float[Array, ""]:
+    """sqrt(nu / chi2_nu): what makes a normal vector Student-t; one for a Gaussian base."""
+
+    def student() -> Float[Array, ""]:
+        return jnp.sqrt(0.5 * dof / jax.random.gamma(key, 0.5 * dof))
+
+    return jax.lax.cond(jnp.isinf(dof), lambda: jnp.ones(()), student)
+
+
+def draw_mixture(
+    uniform: Float[Array, ""], z: Float[Array, " dim"], library: ModeLibrary
 ) -> tuple[Int[Array, ""], Float[Array, " dim"]]:
-    """(k, theta) from omega_k b(z_k) / |L_k|, a label and a position of law q, from one uniform and D normal numbers.
-
-    The key serves only the radius of a Student-t base.
-    """
+    """(k, theta) from omega_k b(z_k) / |L_k|, a label and a position of law q, from a uniform number and z ~ b."""
     label = pick(uniform, library.log_weight)
-
-    def stretched(z: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        # z / sqrt(chi2_nu / nu): Student-t
-        half = 0.5 * library.dof
-        return z * jnp.sqrt(half / jax.random.gamma(jax.random.fold_in(key, 1), half))
-
-    z = jax.lax.cond(jnp.isinf(library.dof), lambda z: z, stretched, normal)
     return label, library.unwhiten(label, z)

@@ -4,11 +4,13 @@ It is a pure function of its arguments, so any device, process or machine that i
 Kernel, library and number of steps are data: warm-up, tuning and sampling share one compilation.
 """
 
+import dataclasses
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, make_state, refresh
@@ -47,22 +49,74 @@ def run_block(
     """
     num_chains = states.logdensity.shape[0]
     chain_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_chains))
+
+    # all random numbers of the block at once: one call of the generator costs about as much as a hundred
+    def draw(t: Int[Array, ""], chain_key: Array) -> Any:
+        return kernel.draw(jax.random.fold_in(chain_key, t), library)
+
+    noise = jax.vmap(jax.vmap(draw, (None, 0)), (0, None))(first_step + jnp.arange(length), chain_keys)
     states = jax.vmap(refresh, (0, None))(states, library)
 
-    def one(key: Array, state: ChainState, t: Int[Array, ""]) -> tuple[ChainState, Trace]:
-        state, info = kernel.step(jax.random.fold_in(key, t), state, target, library)
+    def one(noise: Any, state: ChainState) -> tuple[ChainState, Trace]:
+        state, info = kernel.move(noise, state, target, library)
         return state, Trace(state.position, state.logdensity, state.log_mixture, state.label, info)
 
-    step = jax.vmap(one, (0, 0, None))
-    row = jax.eval_shape(step, chain_keys, states, first_step)[1]
-    empty = jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), row)
+    step = jax.vmap(one)
 
-    def body(n: Int[Array, ""], carry: tuple[ChainState, Trace]) -> tuple[ChainState, Trace]:
-        states, trace = carry
-        states, row = step(chain_keys, states, first_step + n)
-        return states, jax.tree.map(lambda rows, new: rows.at[n].set(new), trace, row)
+    def step_of(n: Int[Array, ""], states: ChainState) -> tuple[ChainState, Trace]:
+        return step(jax.tree.map(lambda rows: rows[n], noise), states)
 
-    return jax.lax.fori_loop(0, num_steps, body, (states, empty))
+    packing = Packing.of(jax.eval_shape(step_of, first_step, states)[1])
+
+    def body(n: Int[Array, ""], carry: tuple[ChainState, list[Array]]) -> tuple[ChainState, list[Array]]:
+        states, rows = carry
+        states, row = step_of(n, states)
+        return states, [old.at[n].set(new) for old, new in zip(rows, packing.pack(row), strict=True)]
+
+    states, rows = jax.lax.fori_loop(0, num_steps, body, (states, packing.empty(length, num_chains)))
+    return states, packing.unpack(rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """A record as one array for each dtype: writing a step then costs three small copies, not thirty."""
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, row: Any) -> "Packing":
+        leaves, structure = jax.tree.flatten(row)
+        return cls(structure, tuple(leaf.shape for leaf in leaves), tuple(leaf.dtype for leaf in leaves))
+
+    def kinds(self) -> list[Any]:
+        return sorted(set(self.dtypes), key=str)
+
+    def empty(self, length: int, chains: int) -> list[Array]:
+        """Room for `length` records of all chains."""
+        widths = {
+            kind: sum(int(np.prod(s[1:])) for s, d in zip(self.shapes, self.dtypes, strict=True) if d == kind)
+            for kind in self.kinds()
+        }
+        return [jnp.zeros((length, chains, width), kind) for kind, width in widths.items()]
+
+    def pack(self, row: Any) -> list[Array]:
+        """The record of one step: (chains, numbers) for each dtype."""
+        leaves = jax.tree.leaves(row)
+        flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
+        return [jnp.concatenate([f for f in flat if f.dtype == kind], axis=1) for kind in self.kinds()]
+
+    def unpack(self, rows: list[Array]) -> Any:
+        """The records again, (steps, chains, ...) each."""
+        offsets, leaves = dict.fromkeys(self.kinds(), 0), []
+        by_kind = dict(zip(self.kinds(), rows, strict=True))
+        for shape, kind in zip(self.shapes, self.dtypes, strict=True):
+            width, start = int(np.prod(shape[1:])), offsets[kind]
+            part = by_kind[kind][..., start : start + width]
+            leaves.append(part.reshape(*part.shape[:2], *shape[1:]))
+            offsets[kind] += width
+        return jax.tree.unflatten(self.structure, leaves)
 
 
 @jax.jit

@@ -93,18 +93,26 @@ class _Run:
 
     def steps(self, phase: str, kernel: AbstractKernel, library: ModeLibrary, num_steps: int, total: int) -> Trace:
         """`num_steps` steps of all chains, in blocks; the trace as NumPy arrays (steps, chains, ...)."""
-        parts = []
+        parts: list[Trace] = []
+        waiting: list[tuple[Trace, int]] = []
         for start in range(0, max(num_steps, 1), BLOCK):
             length = min(BLOCK, num_steps - start)
             self.states, trace = self._block(kernel, library, length)
-            trace = jax.tree.map(lambda rows: np.asarray(rows)[:length], trace)  # noqa: B023
             self.step += length
-            self.done += length
-            self.num_gradients += int(sum(np.sum(info.num_gradients) for info in infos(trace.info)))
-            self.num_failed += int(sum(np.sum(info.num_failed) for info in infos(trace.info)))
-            parts.append(trace)
-            self.progress.say(phase, self.done, total, f"{self.num_gradients} gradients")
+            waiting.append((trace, length))
+            if len(waiting) > 1:  # the next block computes while this one is taken in
+                parts.append(self._take(*waiting.pop(0), phase, total))
+        parts.append(self._take(*waiting.pop(), phase, total))
         return jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+
+    def _take(self, trace: Trace, length: int, phase: str, total: int) -> Trace:
+        """A block's trace as NumPy arrays, its costs counted."""
+        trace = jax.tree.map(lambda rows: np.asarray(rows)[:length], trace)
+        self.done += length
+        self.num_gradients += int(sum(np.sum(info.num_gradients) for info in infos(trace.info)))
+        self.num_failed += int(sum(np.sum(info.num_failed) for info in infos(trace.info)))
+        self.progress.say(phase, self.done, total, f"{self.num_gradients} gradients")
+        return trace
 
     def _block(self, kernel: AbstractKernel, library: ModeLibrary, num_steps: int) -> Any:
         return run_block(

@@ -1,6 +1,6 @@
 """The sensor network of section 5.2: eight sensors, three anchors, distances observed with noise and only some of them.
 
-Data: Ahn, Chen and Welling (2013), as in Lan, Streets and Shahbaba (2014); `sensor_ahn2013.json` says where it was taken from.
+Data: Ahn, Chen and Welling (2013), as in Lan, Streets and Shahbaba (2014); `sensor_ahn2013.json` names its source.
 """
 
 import json
