@@ -52,30 +52,33 @@ def test_leapfrog_retraces_and_keeps_volume(name):
     assert abs(float(jnp.linalg.slogdet(jacobian)[1])) < 1e-8
 
 
-@pytest.mark.parametrize("throat", [0, 1, 2, 7])
 @pytest.mark.parametrize("name", NAMES)
-def test_wormhole_retraces_with_the_stated_jacobian(name, throat):
+def test_wormhole_retraces_with_the_stated_jacobian(name):
     target, library, state, momentum = _start(name)
-    kernel = whmc.Wormhole(throat=throat, stride=0.8)
     origin, goal = jnp.asarray(0), jnp.asarray(library.capacity - 1)
+    size = len(momentum)
 
     @jax.jit
-    def travel(x, p, one, other):
+    def travel(kernel, x, p, one, other):
         end, new_p = kernel.travel(whmc.init(x, target, library), p, one, other, target, library)
         return library.location[other] + end.displacement, new_p
 
-    x, p = travel(state.position, momentum, origin, goal)
-    back_x, back_p = travel(x, -p, goal, origin)
-    np.testing.assert_allclose(back_x, state.position, atol=1e-9)
-    np.testing.assert_allclose(-back_p, momentum, atol=1e-9)
-    size = len(momentum)
-    jacobian = jax.jit(jax.jacfwd(lambda xp: jnp.concatenate(travel(xp[:size], xp[size:], origin, goal))))(
-        jnp.concatenate([state.position, momentum])
-    )
-    # (theta, p) -> (theta', p') stretches by |L_k|/|L_i|
-    np.testing.assert_allclose(
-        jnp.linalg.slogdet(jacobian)[1], library.log_det[goal] - library.log_det[origin], atol=1e-8
-    )
+    @jax.jit
+    def log_stretch(kernel, x, p):
+        def flow(xp):
+            return jnp.concatenate(travel(kernel, xp[:size], xp[size:], origin, goal))
+
+        return jnp.linalg.slogdet(jax.jacfwd(flow)(jnp.concatenate([x, p])))[1]
+
+    for throat in (0, 1, 2, 7):
+        kernel = whmc.Wormhole(throat=throat, stride=0.8)
+        x, p = travel(kernel, state.position, momentum, origin, goal)
+        back_x, back_p = travel(kernel, x, -p, goal, origin)
+        np.testing.assert_allclose(back_x, state.position, atol=1e-9)
+        np.testing.assert_allclose(-back_p, momentum, atol=1e-9)
+        # (theta, p) -> (theta', p') stretches by |L_k|/|L_i|
+        stretch = library.log_det[goal] - library.log_det[origin]
+        np.testing.assert_allclose(log_stretch(kernel, state.position, momentum), stretch, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,9 @@ from whmc.run.block import run_block
 from whmc.testing import Problem, gaussian_mixture, loggamma_pair
 
 
+@cache
 def unit_pair(dim: int) -> Problem:
+    """Cached, so that runs of the same target share their compilation."""
     means = np.zeros((2, dim))
     means[1, 0] = 10.0
     return gaussian_mixture([0.9, 0.1], means, np.tile(np.eye(dim), (2, 1, 1)))
@@ -69,7 +72,7 @@ def test_skewed_modes_in_a_thousand_dimensions():
 
 
 def test_one_compilation_for_the_whole_run():
-    case = unit_pair(3)
+    case = unit_pair.__wrapped__(3)
     before = run_block._cache_size()
     result = whmc.sample(case.target, modes=case.locations, chains=4, draws=250, warmup=200)
     assert run_block._cache_size() == before + 1

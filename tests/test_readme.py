@@ -1,0 +1,18 @@
+"""The README's code runs, and says what it says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_the_readme_runs_as_a_newcomer_would_run_it():
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    assert len(blocks) == 2
+    checks = "\nassert abs(result.modes.weight[0] - 0.9) < 5 * result.modes.weight_se[0]\nassert len(info) == 3\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(blocks) + checks], check=True, capture_output=True, text=True
+    )
+    assert "mode   weight" in done.stdout
