@@ -43,6 +43,7 @@ PROBLEMS = {
     "line": lambda: gaussian_mixture([0.8, 0.2], [[0], [7]], [[[1.0]], [[0.25]]], "line D=1"),
     "two-scale": lambda: two_scale_pair(2, separation=6.0),
     "three": _three_in_twenty,
+    "diagonal": lambda: gaussian_mixture([0.6, 0.4], [[0, 0, 0], [4, 5, 0]], [[1.0, 0.2, 3.0], [0.3, 2.0, 0.5]]),
     "rotated": _rotated_pair,
     "log-gamma": lambda: loggamma_pair(6, separation=6.0),
     "many-well": lambda: many_well(2),

@@ -14,7 +14,7 @@ from whmc.kernels.trajectory import Flight, jump
 from whmc.modes.library import apply
 from whmc.target import Evaluation
 
-NAMES = ["two-scale", "rotated", "log-gamma", "many-well", "three"]
+NAMES = ["two-scale", "diagonal", "rotated", "log-gamma", "many-well", "three"]
 
 
 def _start(name: str, seed: int = 0):

@@ -86,7 +86,9 @@ def test_one_mode_works_without_jumps():
     result = whmc.sample(target, modes=[[0.0, 0.0, 0.0]], draws=500)
     assert result.jumps.sum() == 0
     assert result.modes.weight[0] == 1.0
-    assert result.acceptance["Wormhole"] == 0.0
+    assert "Wormhole" not in result.steps  # nothing is spent on jumps
+    jumpy = whmc.sample(target, modes=[[0.0, 0.0, 0.0]], draws=50, kernel=whmc.Wormhole(throat=3))
+    assert jumpy.acceptance["Wormhole"] == 0.0
     assert np.all(np.abs(result.draws.mean(axis=(0, 1))) < 5 / np.sqrt(8000))
 
 
@@ -104,6 +106,26 @@ def test_library_instead_of_locations():
     case = unit_pair(2)
     result = whmc.sample(case.target, modes=case.library, draws=300)
     assert abs(result.modes.weight[0] - 0.9) < 5 * result.modes.weight_se[0]
+
+
+def test_draws_that_never_move_leave_the_chart_alone():
+    """Nothing is accepted at first: no crash, and no chart without extent."""
+    target = whmc.Target(lambda x: -1e12 * jnp.sum(x**4), dim=2, starts=(-1.0, 1.0))
+    with pytest.warns(UserWarning, match="2 flat"):
+        result = whmc.sample(target, modes=[[0.0, 0.0]], chains=2, draws=20, warmup=60)
+    assert np.all(np.isfinite(result.draws)) and np.all(np.diagonal(result.library.scale[0]) > 0)
+
+
+def test_nested_cycles_are_one_cycle():
+    inner = whmc.Cycle((whmc.LocalHMC(), whmc.Wormhole()))
+    assert len(whmc.Cycle((inner, whmc.Independence())).kernels) == 3
+
+
+def test_init_asks_for_the_librarys_precision():
+    case = unit_pair(2)
+    library = case.library
+    with jax.enable_x64(False), pytest.raises(TypeError, match="enable_x64"):
+        whmc.init([0.0, 0.0], case.target, library)
 
 
 def test_zero_warmup_runs_untuned():
@@ -143,6 +165,10 @@ def normal(x):
     return -0.5 * jnp.sum(x**2)
 
 
+def charts(scale, **changes):
+    return whmc.ModeLibrary.from_charts(np.zeros((1, 2)), scale, **changes)
+
+
 def cut(x, value):
     return jnp.where(x[0] > 5, value, normal(x))
 
@@ -178,11 +204,17 @@ BAD = [
     (lambda: run(seed="one"), TypeError, "seed must be an integer, got 'one'"),
     (lambda: run(seed=-1), ValueError, "seed must be at least 0"),
     (lambda: run(seed=True), TypeError, "seed must be an integer"),
+    (lambda: run(seed=2**70), ValueError, "less than 2"),
     (lambda: run(initial=np.zeros((3, 2))), ValueError, r"initial has shape \(3, 2\): give \(2, 2\)"),
     (lambda: run(initial=np.full((2, 2), 7.0), f=lambda x: cut(x, jnp.nan)), ValueError, "2 of 2 chains cannot start"),
     (lambda: run(kernel=3), TypeError, "whmc kernel"),
     (lambda: whmc.sample(normal, **GOOD), TypeError, "wrap it"),
-    (lambda: whmc.ModeLibrary.from_charts(np.zeros((1, 2)), np.ones((1, 3))), ValueError, "scale has shape"),
+    (lambda: charts(np.ones((1, 3))), ValueError, "scale has shape"),
+    (lambda: charts(np.full((1, 2, 2), 0.5)), ValueError, "lower triangular"),
+    (lambda: charts(np.zeros((1, 2))), ValueError, "positive"),
+    (lambda: charts(np.ones((1, 2)), log_weight=[0.0, 0.0]), ValueError, "log_weight must be 1 finite"),
+    (lambda: charts(np.ones((1, 2)), step_size=[-1.0]), ValueError, "step_size must be positive"),
+    (lambda: charts(np.ones((1, 2)), dof=0.0), ValueError, "dof must be positive"),
 ]  # fmt: skip
 
 

@@ -25,7 +25,8 @@ def test_pytree_positions_are_flat_inside_and_named():
 def test_pytree_target_samples():
     template = {"a": np.zeros(1), "b": np.zeros(1)}
     target = whmc.Target(lambda p: normal(p["a"]) + normal(p["b"] - 3.0), template=template)
-    result = whmc.sample(target, modes=[[0.0, 3.0]], chains=8, draws=200, warmup=100)
+    result = whmc.sample(target, modes=[{"a": [0.0], "b": [3.0]}], chains=8, draws=200, warmup=100)
+    assert result.unflatten()["b"].shape == (8, 200, 1)
     np.testing.assert_allclose(result.draws.mean(axis=(0, 1)), [0.0, 3.0], atol=0.15)  # 5 se of 1600 draws
 
 
@@ -68,6 +69,13 @@ def test_check_ticks_a_good_target():
     assert str(report).count("✓") == 6 and "100% of 256 starts" in str(report)
 
 
+def test_check_without_starts_looks_at_a_place():
+    report = whmc.Target(normal, dim=3).check()
+    assert report.passed and "to look for modes add starts=" in str(report)
+    edge = whmc.Target(lambda x: normal(x) + jnp.log(x[0]), dim=2)
+    assert edge.check(at=[1.0, 1.0]).passed
+
+
 @pytest.mark.parametrize(
     ("logdensity", "starts", "says"),
     [
@@ -75,7 +83,7 @@ def test_check_ticks_a_good_target():
         (lambda x: jnp.sum(x.astype(complex)), (-1.0, 1.0), "real floating"),
         (lambda x: jnp.sum(x > 0), (-1.0, 1.0), "real floating"),
         (lambda x: jnp.sum(jnp.log(-1 - x**2)), (-1.0, 1.0), "none of 256 starts"),
-        (normal, None, "add starts="),
+        (lambda x: jnp.log(x[0] - 1.0), None, "check(at=...)"),
         (lambda x: normal(x.astype(jnp.float32)), (-1.0, 1.0), "remove casts"),
         (lambda x: x[7] + undefined_name, (-1.0, 1.0), "undefined_name"),
     ],

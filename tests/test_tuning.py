@@ -90,6 +90,17 @@ def test_throat_is_not_tried_where_direct_jumps_are_good():
     assert search.plan() == [(0, 1.0)]
 
 
+def test_unequal_weights_are_not_taken_for_hopeless_jumps():
+    """.995/.005: a perfect direct jump is accepted once in a hundred times, and independent draws change no more."""
+    search = ThroatSearch(diversity=2 * 0.995 * 0.005, other_cost=2, acceptance={(0, 1.0): 0.01})
+    assert search.plan() == [(0, 1.0)] and search.best() == (0, 1.0)
+
+
+def test_no_throat_is_kept_where_none_helps():
+    search = ThroatSearch(diversity=0.5, other_cost=2, acceptance={(512, 1.0): 1e-9})
+    assert search.best() == (0, 1.0)
+
+
 def test_throat_search_escalates_then_settles():
     def world(setting):
         throat, stride = setting

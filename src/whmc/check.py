@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +32,8 @@ def require_scalar_output(target: Target) -> None:
         raise TypeError(f"logdensity returned dtype {dtype}: it must return a real floating number")
 
 
-def check_target(target: Target, seed: int = 0) -> TargetCheck:
-    """One value, gradient, batch, finite share of the starts, dtype; stops at the first failure."""
+def check_target(target: Target, seed: int = 0, at: Any = None) -> TargetCheck:
+    """Output, finite share of the starts, one value, gradient, batch, dtype; the later lines need the first two."""
     lines: list[tuple[bool, str, str]] = []
 
     def look(what: str, see: Callable[[], tuple[bool, str]]) -> bool:
@@ -46,7 +47,7 @@ def check_target(target: Target, seed: int = 0) -> TargetCheck:
     with jax.enable_x64(True):
         look("output", lambda: _output(target))
         if lines[-1][0] and look("starts", lambda: _starts(target, seed)):
-            points = _finite_first(target, target.draw_starts(jax.random.key(seed), 256))
+            points = _finite_first(target, _points(target, seed, at))
             look("value", lambda: _value(target, points[0]))
             look("gradient", lambda: _gradient(target, points[0]))
             look("batch", lambda: _batch(target, points))
@@ -63,9 +64,16 @@ def _finite_first(target: Target, points: Float[Array, "n dim"]) -> Float[Array,
     return points[jnp.argsort(~jnp.isfinite(jax.vmap(target)(points)))]
 
 
+def _points(target: Target, seed: int, at: Any) -> Float[Array, "n dim"]:
+    if at is not None or target.starts is None:
+        place = jnp.zeros(target.dim) if at is None else target.flatten(at)
+        return jnp.tile(place, (256, 1))
+    return target.draw_starts(jax.random.key(seed), 256)
+
+
 def _starts(target: Target, seed: int) -> tuple[bool, str]:
     if target.starts is None:
-        return False, "none given: add starts=(low, high), needed to look for modes"
+        return True, "none given, which is right where modes are; to look for modes add starts=(low, high)"
     points = target.draw_starts(jax.random.key(seed), 256)
     share = float(jnp.mean(jnp.isfinite(jax.vmap(target)(points))))
     if share == 0:
@@ -75,7 +83,9 @@ def _starts(target: Target, seed: int) -> tuple[bool, str]:
 
 def _value(target: Target, point: Float[Array, " dim"]) -> tuple[bool, str]:
     value = float(target(point))
-    return bool(np.isfinite(value)), f"{value:.6g} at the first finite start"
+    if not np.isfinite(value):
+        return False, f"{value} at the place looked at: give check(at=...) a position in the support"
+    return True, f"{value:.6g} at the first place looked at"
 
 
 def _gradient(target: Target, point: Float[Array, " dim"]) -> tuple[bool, str]:

@@ -13,7 +13,7 @@ from whmc.testing.targets import Problem, gaussian_mixture
 
 
 def ten_modes(dim: int = 20, seed: int = 5) -> Problem:
-    """Ten Gaussians about 20 apart, weights from .01 to .3, covariances with condition numbers up to 100."""
+    """Ten Gaussians about 20 apart, weights from .04 to .27, variances from .3 to 3 along directions of their own."""
     rng = np.random.default_rng(seed)
     weights = rng.dirichlet(np.full(10, 1.5))
     means = rng.uniform(-1, 1, (10, dim))

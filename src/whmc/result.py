@@ -1,9 +1,12 @@
-"""Result: what a run leaves behind. NumPy arrays and plain numbers only."""
+"""Result: what a run leaves behind: NumPy arrays, plain numbers, and the library and kernel as they were frozen."""
 
 import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -78,6 +81,8 @@ class Result:
         """The modes with their weights and errors."""
         size = self.library.size
         weight, weight_se = occupancy(self.label, size)
+        if size > 1:  # a mode that was never seen, or never left, is not known exactly
+            weight_se = np.where(weight_se == 0, 1 / self.label.size, weight_se)
         jumps = self.jumps
         return ModeTable(
             np.asarray(self.library.location)[:size],
@@ -90,7 +95,7 @@ class Result:
 
     @cached_property
     def jumps(self) -> Int[np.ndarray, "size size"]:
-        """Accepted changes of mode, from (row) and to (column), by all moves that propose them."""
+        """Accepted changes of chart, from (row) and to (column), by all moves that propose them."""
         size = self.library.size
         return sum(
             (jump_matrix(info.label, info.proposed, info.accepted, size) for info in self.steps.values()),
@@ -110,6 +115,12 @@ class Result:
     @cached_property
     def num_regenerations(self) -> int:
         return int(sum(np.sum(info.regenerated) for info in self.steps.values()))
+
+    def unflatten(self) -> Any:
+        """The draws in the shape of the target's template, (chains, draws, ...) each."""
+        with jax.enable_x64(True):
+            tree = jax.vmap(jax.vmap(self.target.unflatten))(jnp.asarray(self.draws))
+            return jax.tree.map(np.asarray, tree)
 
     def summary(self) -> str:
         """The modes, how the moves did, what it cost."""

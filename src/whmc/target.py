@@ -89,6 +89,14 @@ class Target:
             return jnp.asarray(position, float)
         return ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), position))[0]
 
+    def flatten_all(self, positions: Any) -> Any:
+        """Many positions as rows: an array, or with a template a list of pytrees or one with a leading axis."""
+        if self.template is None or (isinstance(positions, (np.ndarray, jax.Array)) and positions.ndim == 2):
+            return np.asarray(positions, float)
+        if isinstance(positions, list):
+            return np.stack([np.asarray(self.flatten(position)) for position in positions])
+        return jax.vmap(self.flatten)(jax.tree.map(jnp.asarray, positions))
+
     def unflatten(self, position: Float[Array, " dim"]) -> PyTree:
         """A flat vector in the shape that the user's function takes."""
         if self.template is None:
@@ -103,24 +111,30 @@ class Target:
         if starts is None:
             raise ValueError("this target has no starts: give Target(..., starts=(low, high))")
         if callable(starts):
-            return jnp.asarray(jax.vmap(self.flatten)(starts(key, num)))
+            points = jnp.asarray(self.flatten_all(starts(key, num)))
+            if points.shape != (num, self.dim):
+                raise ValueError(f"starts(key, {num}) gave shape {points.shape}: it must give ({num}, {self.dim})")
+            return points
         if isinstance(starts, tuple):
             low, high = (self._edge(edge) for edge in starts)
             return low + (high - low) * jax.random.uniform(key, (num, self.dim))
-        points = jax.vmap(self.flatten)(jax.tree.map(jnp.asarray, starts))
+        points = jnp.asarray(self.flatten_all(starts))
         if num <= len(points):
             return points[:num]
         return points[jax.random.randint(key, (num,), 0, len(points))]
 
     def _edge(self, edge: Any) -> Float[Array, " dim"]:
         """One edge of the start box; a scalar serves all coordinates."""
-        return self.flatten(edge) if np.ndim(edge) or self.template else jnp.full(self.dim, float(edge))
+        return self.flatten(edge) if self.template is not None or np.ndim(edge) else jnp.full(self.dim, float(edge))
 
-    def check(self, seed: int = 0) -> "TargetCheck":
-        """Walks through the target step by step: `print(target.check())`."""
+    def check(self, seed: int = 0, at: Any = None) -> "TargetCheck":
+        """Walks through the target step by step: `print(target.check())`.
+
+        at: a position to look at, where there are no starts; else the origin.
+        """
         from whmc.check import check_target
 
-        return check_target(self, seed)
+        return check_target(self, seed, at)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,12 +167,13 @@ def _names(template: PyTree, dim: int) -> tuple[str, ...]:
 def _check_starts(target: Target) -> None:
     """Shapes only; whether the density is finite there is `Target.check`'s question."""
     starts, dim = target.starts, target.dim
-    if starts is None or callable(starts) or target.template is not None:
+    if starts is None or callable(starts):
         return
     if isinstance(starts, tuple):
         if len(starts) != 2:
             raise ValueError(f"starts as a box is (low, high), got {len(starts)} entries")
-        low, high = (np.asarray(edge, float) for edge in starts)
+        whole = target.template is not None
+        low, high = (np.asarray(target.flatten(edge) if whole else edge, float) for edge in starts)
         if low.shape not in ((), (dim,)) or high.shape not in ((), (dim,)):
             raise ValueError(
                 f"starts has edges of shape {low.shape} and {high.shape}: give scalars or {dim} values each"
@@ -166,6 +181,6 @@ def _check_starts(target: Target) -> None:
         if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
             raise ValueError(f"starts must be a finite box with low < high, got {starts!r}")
         return
-    points = np.asarray(starts, float)
+    points = np.asarray(target.flatten_all(starts))
     if points.ndim != 2 or points.shape[1] != dim or len(points) == 0:
         raise ValueError(f"starts has shape {points.shape}: give (n, {dim}) points or a (low, high) box")

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from whmc.kernels.base import AbstractKernel, ChainState, init
 from whmc.modes.library import ModeLibrary
 from whmc.run.rounds import default_kernel
-from whmc.target import Target
+from whmc.target import Numbers, Target
 
 
 class SamplingAlgorithm(NamedTuple):
@@ -22,7 +22,7 @@ def as_top_level_api(target: Target, library: ModeLibrary, kernel: AbstractKerne
     """Any kernel (the default cycle unless given) with its target and library bound."""
     chosen = default_kernel() if kernel is None else kernel
 
-    def start(position: Float[Array, " dim"], rng_key: Array | None = None) -> ChainState:
+    def start(position: Numbers, rng_key: Array | None = None) -> ChainState:
         del rng_key  # BlackJAX passes one to every algorithm
         return init(position, target, library)
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_mixture, pick
 from whmc.pytree import pytree
-from whmc.target import Target
+from whmc.target import Numbers, Target
 
 
 @pytree
@@ -82,9 +82,12 @@ def place(
     return ChainState(position, logdensity, score, components, log_mixture(components))
 
 
-def init(position: Float[Array, " dim"], target: Target, library: ModeLibrary) -> ChainState:
-    """The state of a chain that starts at `position`."""
-    return make_state(position, target, library)[0]
+def init(position: Numbers, target: Target, library: ModeLibrary) -> ChainState:
+    """The state of a chain that starts at `position`, in the library's precision."""
+    dtype = library.location.dtype
+    if dtype == jnp.float64 and jnp.result_type(float) != jnp.float64:
+        raise TypeError("this library is float64: work inside `with jax.enable_x64(True):`")
+    return make_state(jnp.asarray(position, dtype), target, library)[0]
 
 
 def refresh(state: ChainState, library: ModeLibrary) -> ChainState:

@@ -17,6 +17,11 @@ class Cycle(AbstractKernel):
 
     kernels: tuple[AbstractKernel, ...]
 
+    def __post_init__(self) -> None:
+        # a cycle in a cycle is one longer cycle
+        flat = (part for k in self.kernels for part in (k.kernels if isinstance(k, Cycle) else (k,)))
+        object.__setattr__(self, "kernels", tuple(flat))
+
     def draw(self, key: Array, library: ModeLibrary) -> tuple[Any, ...]:
         keys = jax.random.split(key, len(self.kernels))
         return tuple(kernel.draw(subkey, library) for kernel, subkey in zip(self.kernels, keys, strict=True))

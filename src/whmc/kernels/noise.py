@@ -17,6 +17,7 @@ class Noise:
 
 def draw_noise(key: Array, num_uniform: int, num_normal: int) -> Noise:
     """Uniform and normal numbers."""
-    # from the smallest normal number on, so that no logarithm and no quantile is infinite
-    uniform = jax.random.uniform(key, (num_uniform + num_normal,), minval=jnp.finfo(float).tiny)
+    # from half a rounding error on, so that no logarithm and no quantile is infinite
+    least = jnp.finfo(jnp.result_type(float)).eps / 2
+    uniform = jax.random.uniform(key, (num_uniform + num_normal,), minval=least)
     return Noise(uniform[:num_uniform], jnp.sqrt(2.0) * jax.lax.erf_inv(2 * uniform[num_uniform:] - 1))

@@ -115,7 +115,7 @@ def _spread(target: Target, locations: Float[Array, "size dim"]) -> float:
 
 
 def _require_locations(target: Target, locations: Numbers) -> Float[Array, "size dim"]:
-    points = np.asarray(locations, float)
+    points = np.asarray(target.flatten_all(locations))
     if points.ndim != 2 or points.shape[1] != target.dim or len(points) == 0:
         raise ValueError(f"modes has shape {points.shape}: give one row for each mode, (K, {target.dim})")
     if not np.all(np.isfinite(points)):

@@ -80,6 +80,7 @@ class ModeLibrary:
         if capacity < max(size, 1):
             raise ValueError(f"capacity is {capacity}: it must hold {max(size, 1)} charts")
         diagonal = scales.ndim == 2
+        _require_charts(locations, scales, log_weight, step_size, dof)
         unit = np.ones(dim) if diagonal else np.eye(dim)
         scales = _padded(scales, capacity, unit)
         sd = scales if diagonal else np.diagonal(scales, axis1=1, axis2=2)
@@ -193,6 +194,10 @@ class ModeLibrary:
         )
         return location, scale, log_weight, step_size
 
+    def rebuilt(self) -> "ModeLibrary":
+        """The same charts, checked again and in the dtype in force."""
+        return self._rebuilt(*self.charts(), self.capacity)
+
     def _rebuilt(
         self,
         location: np.ndarray,
@@ -208,6 +213,25 @@ class ModeLibrary:
     def _require(self, label: int) -> None:
         if not 0 <= label < self.size:
             raise IndexError(f"there is no chart {label}: the library holds {self.size}")
+
+
+def _require_charts(
+    locations: np.ndarray, scales: np.ndarray, log_weight: Numbers, step_size: Numbers, dof: float
+) -> None:
+    """What whitening and its inverse take for granted; a chart may be wrong, but it must be a chart."""
+    size = len(locations)
+    if scales.ndim == 3 and np.any(np.triu(scales, 1)):
+        raise ValueError("scale must be lower triangular, such as np.linalg.cholesky(covariance)")
+    sd = scales if scales.ndim == 2 else np.diagonal(scales, axis1=1, axis2=2)
+    if not (np.all(np.isfinite(locations)) and np.all(np.isfinite(scales)) and np.all(sd > 0)):
+        raise ValueError("locations and scales must be finite, and the diagonals of the scales positive")
+    for name, values in (("log_weight", log_weight), ("step_size", step_size)):
+        if values is not None and (np.shape(values) != (size,) or not np.all(np.isfinite(np.asarray(values, float)))):
+            raise ValueError(f"{name} must be {size} finite numbers, one for each chart, got {values!r}")
+    if step_size is not None and np.any(np.asarray(step_size, float) <= 0):
+        raise ValueError(f"step_size must be positive, got {step_size!r}")
+    if not dof > 0:
+        raise ValueError(f"dof must be positive (inf: Gaussian), got {dof}")
 
 
 def _padded(rows: np.ndarray, capacity: int, filler: Numbers) -> np.ndarray:

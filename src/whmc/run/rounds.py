@@ -21,9 +21,10 @@ FIRST_ROUND = 15
 """Steps of the first round: with 16 chains enough to see whether a step size is far off."""
 
 
-def default_kernel() -> Cycle:
-    """What `sample` runs, tuned by it: explore the mode, change the mode, try to start afresh."""
-    return Cycle((LocalHMC(), Wormhole(), Independence()))
+def default_kernel(num_modes: int = 2) -> Cycle:
+    """What `sample` runs, tuned by it: explore the mode, change the mode (if there is another), try to start afresh."""
+    jumps = (Wormhole(),) if num_modes > 1 else ()
+    return Cycle((LocalHMC(), *jumps, Independence()))
 
 
 def round_lengths(warmup: int) -> list[int]:

@@ -19,7 +19,7 @@ from whmc.run.rounds import WarmUp, arrays, default_kernel, infos, moves, round_
 from whmc.target import Numbers, Target
 
 BLOCK = 100
-"""Steps a block: long enough that Python costs nothing, short enough for a live progress line."""
+"""Steps a block at most: long enough that Python costs nothing, short enough for a live progress line."""
 
 
 def sample(
@@ -57,7 +57,7 @@ def sample(
         library = _library(target, modes)
         run = _Run(target, library, seed, _positions(target, library, chains, initial), Progress(progress))
         prepared = time.perf_counter()
-        warm = WarmUp(arrays(kernel or default_kernel()), library, fixed=kernel is not None)
+        warm = WarmUp(arrays(kernel or default_kernel(library.size)), library, fixed=kernel is not None)
         run.compile(warm.kernel, library)
         compiled = time.perf_counter()
         lengths = round_lengths(warmup)
@@ -82,6 +82,7 @@ class _Run:
     def __init__(self, target: Target, library: ModeLibrary, seed: int, positions: Array, progress: Progress) -> None:
         self.target, self.progress, self.key = target, progress, jax.random.key(seed)
         self.states, failed = start_chains(target, library, positions)
+        self.length = _block_length(*positions.shape)
         self.step = self.done = self.num_gradients = 0
         self.num_failed = int(jnp.sum(failed))
         _require_start(positions, self.states)
@@ -95,8 +96,8 @@ class _Run:
         """`num_steps` steps of all chains, in blocks; the trace as NumPy arrays (steps, chains, ...)."""
         parts: list[Trace] = []
         waiting: list[tuple[Trace, int]] = []
-        for start in range(0, max(num_steps, 1), BLOCK):
-            length = min(BLOCK, num_steps - start)
+        for start in range(0, max(num_steps, 1), self.length):
+            length = min(self.length, num_steps - start)
             self.states, trace = self._block(kernel, library, length)
             self.step += length
             waiting.append((trace, length))
@@ -123,7 +124,7 @@ class _Run:
             self.key,
             jnp.asarray(self.step),
             jnp.asarray(num_steps),
-            length=BLOCK,
+            length=self.length,
         )
 
 
@@ -136,17 +137,22 @@ def _library(target: Target, modes: Numbers | ModeLibrary | None) -> ModeLibrary
         raise ValueError(f"the library has dimension {modes.dim}, the target {target.dim}")
     if modes.size == 0:
         raise ValueError("the library is empty: add a chart, or give locations")
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), modes)
+    return modes.rebuilt()  # in float64, whatever it was made in
 
 
 def _positions(target: Target, library: ModeLibrary, chains: int, initial: Numbers | None) -> Array:
     """Where the chains start: the modes in turn, unless told."""
     if initial is None:
         return library.location[np.arange(chains) % library.size]
-    positions = np.asarray(initial, float)
+    positions = np.asarray(target.flatten_all(initial))
     if positions.shape != (chains, target.dim):
         raise ValueError(f"initial has shape {positions.shape}: give ({chains}, {target.dim}), a row for each chain")
     return jnp.asarray(positions)
+
+
+def _block_length(chains: int, dim: int) -> int:
+    """Steps a block: at most a hundred, fewer where their random numbers would fill the memory."""
+    return int(np.clip(4_000_000 // (chains * dim), 10, BLOCK))
 
 
 def _require_start(positions: Array, states: ChainState) -> None:
@@ -163,6 +169,8 @@ def _require_counts(*, chains: int, draws: int, warmup: int, seed: int) -> None:
     for name, value, least in (("chains", chains, 1), ("draws", draws, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
+        if value >= 2**63:
+            raise ValueError(f"{name} must be less than 2**63, got {value}")
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 

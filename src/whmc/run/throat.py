@@ -7,7 +7,7 @@ Setting = tuple[int, float]
 
 LONGEST = 1024
 HOPELESS = 0.02
-"""Below this acceptance of jumps the next round tries a throat four times as long."""
+"""Below this share of what independent draws would change, the next round tries a throat four times as long."""
 
 
 @dataclasses.dataclass
@@ -30,14 +30,19 @@ class ThroatSearch:
         return self._effective(self.acceptance[setting]) / self._cost(setting)
 
     def best(self) -> Setting:
-        return max(self.acceptance, key=self.rate, default=(0, 1.0))
+        """The best of the last round; the direct jump, which costs least, where nothing helped."""
+        return max((s for s in self.acceptance if not self.hopeless(s)), key=self.rate, default=(0, 1.0))
+
+    def hopeless(self, setting: Setting) -> bool:
+        """Whether the mode changes hardly ever, compared with independent draws."""
+        return self.acceptance[setting] < HOPELESS * self.diversity
 
     def plan(self) -> list[Setting]:
         """Settings of the next round, the best so far first."""
         if not self.acceptance:
             return [(0, 1.0)]
         throat, stride = best = self.best()
-        if self.acceptance[best] < HOPELESS:
+        if all(map(self.hopeless, self.acceptance)):
             longest = max(throat for throat, _ in self.acceptance)
             return [(min(max(8, 4 * longest), LONGEST), 1.0)]
         if throat == 0:

@@ -2,12 +2,10 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import log_base
 
 ACCEPTANCE_GOAL = 0.8
 """Acceptance that local step sizes aim at; between .65 and .9 the cost of an effective draw hardly changes."""
@@ -152,8 +150,8 @@ def _unevenness(
     location: np.ndarray, scale: np.ndarray, draws: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
 ) -> float:
     """Mean distance of log w from its median, w = pi/N(location, scale scale^T)."""
-    if not np.all(np.isfinite(scale)):
-        return np.inf
+    if not np.all(np.isfinite(scale)) or np.any((scale if scale.ndim == 1 else np.diagonal(scale)) <= 0):
+        return np.inf  # draws that do not differ in some direction make no chart
     shift = draws - location
     z = shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
     log_ratio = logdensity + 0.5 * np.sum(z**2, axis=1)
@@ -164,12 +162,19 @@ def log_ratio_of(
     library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     """log w = log pi - log q at many points, without compiling anything."""
-    inverse, size = np.asarray(library.inverse_scale), library.size
+    from scipy.special import gammaln
+
+    inverse, locations, size = np.asarray(library.inverse_scale), np.asarray(library.location), library.size
     rows = []
     for k in range(size):
-        shift = position - np.asarray(library.location[k])
+        shift = position - locations[k]
         z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
         rows.append(np.sum(z**2, axis=1))
-    base = np.asarray(log_base(jnp.asarray(np.stack(rows)), library.dim, library.dof))
-    offset = np.asarray(library.log_weight - library.log_det)[:size, None]
+    square, dof, dim = np.stack(rows), float(library.dof), library.dim
+    if np.isinf(dof):
+        base = -0.5 * square - 0.5 * dim * np.log(2 * np.pi)
+    else:
+        log_norm = gammaln(0.5 * (dof + dim)) - gammaln(0.5 * dof) - 0.5 * dim * np.log(dof * np.pi)
+        base = log_norm - 0.5 * (dof + dim) * np.log1p(square / dof)
+    offset = (np.asarray(library.log_weight) - np.asarray(library.log_det))[:size, None]
     return logdensity - np.logaddexp.reduce(base + offset, axis=0)
