@@ -20,8 +20,8 @@ from known_modes import load
 from whmc.testing.sensor import sensor_data, sensor_network
 
 PROMISED = {"cheap: sensor network D=16": 1.6, "costly: 4000 data D=2": 1.15}
-"""At 16 chains. The ten Gaussians are there to show the other end: charts that fit exactly make a local move of a single
-gradient, so a whole draw costs three, and what a draw costs besides weighs three to four times as much."""
+"""At 16 chains. The ten Gaussians are there to show the other end: charts that fit exactly make a local move of a
+single gradient, so a whole draw costs three, and what a draw costs besides weighs several times as much."""
 
 
 def sensor_problem():
