@@ -1,5 +1,6 @@
 """Kernels with one fault each: the invariance test must find every one of them."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -84,16 +85,7 @@ class AdaptingAtEveryStep(AbstractKernel):
 
     def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
         step_size = jnp.clip(1.5 / (0.2 + jnp.linalg.norm(state.score)), 0.05, 1.4)
-        adapted = ModeLibrary(
-            library.location,
-            library.scale,
-            library.inverse_scale,
-            library.covariance,
-            library.log_det,
-            library.log_weight,
-            jnp.full_like(library.step_size, step_size),
-            library.dof,
-        )
+        adapted = dataclasses.replace(library, step_size=jnp.full_like(library.step_size, step_size))
         return LocalHMC(num_steps=3).step(noise, state, target, adapted)
 
 

@@ -7,8 +7,12 @@ from whmc.kernels.independence import Independence
 from whmc.kernels.local import LocalHMC
 from whmc.kernels.trajectory import WormholeTrajectory
 from whmc.kernels.wormhole import GibbsWormhole, Wormhole
+from whmc.modes.finders import MultiStart, Residual
 from whmc.modes.library import ModeLibrary
+from whmc.modes.search import Search
+from whmc.modes.tempered import Tempered
 from whmc.result import Result
+from whmc.run.find import find_modes, search_modes
 from whmc.run.sampler import sample
 from whmc.target import Target
 
@@ -21,12 +25,18 @@ __all__ = [
     "Independence",
     "LocalHMC",
     "ModeLibrary",
+    "MultiStart",
+    "Residual",
     "Result",
+    "Search",
     "StepInfo",
     "Target",
+    "Tempered",
     "Wormhole",
     "WormholeTrajectory",
     "blackjax",
+    "find_modes",
     "init",
     "sample",
+    "search_modes",
 ]

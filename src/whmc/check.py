@@ -12,6 +12,16 @@ from jaxtyping import Array, Float
 from whmc.target import Target, TargetCheck
 
 
+def require_count(name: str, value: Any, least: int) -> None:
+    """A whole number, not too small, that fits into 64 bits."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
+    if value >= 2**63:
+        raise ValueError(f"{name} must be less than 2**63, got {value}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
 def require_scalar_output(target: Target) -> None:
     """Traces the density once; raises the one error that says what is wrong with its output."""
     position = jax.ShapeDtypeStruct((target.dim,), jnp.float64)

@@ -10,40 +10,54 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from whmc.estimate.weights import jump_matrix, occupancy
+from whmc.estimate import alarms
+from whmc.estimate.alarms import Alarm
+from whmc.estimate.evidence import NOTHING, Evidence, bridge
+from whmc.estimate.tours import Tours
+from whmc.estimate.weights import Flow, Weights, balance, jump_matrix, occupancy, round_trips, with_floor
 from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import chart_squares
+from whmc.modes.search import Search
 from whmc.target import Target
 
 
 @dataclasses.dataclass(frozen=True)
 class ModeTable:
-    """A row for each mode: where it is, how heavy, how often visited, jumps into and out of it."""
+    """A row for each mode: where it is, how heavy, its share of the evidence, how often visited, jumps in and out."""
 
     location: Float[np.ndarray, "size dim"]
     weight: Float[np.ndarray, " size"]
     weight_se: Float[np.ndarray, " size"]
+    log_evidence: Float[np.ndarray, " size"]
+    log_evidence_se: Float[np.ndarray, " size"]
     visits: Int[np.ndarray, " size"]
     jumps_in: Int[np.ndarray, " size"]
     jumps_out: Int[np.ndarray, " size"]
+    num_charts: Int[np.ndarray, " size"]
 
     def __len__(self) -> int:
         return len(self.weight)
 
     def __str__(self) -> str:
-        lines = ["mode   weight      ±     visits  jumps in  jumps out"]
-        for k in range(len(self)):
+        lines = ["mode   weight      ±   log evidence      ±     visits  jumps in  jumps out"]
+        order = np.arange(len(self)) if len(self) <= 40 else np.sort(np.argsort(-self.weight, kind="stable")[:40])
+        for k in order:
             lines.append(
-                f"{k:4d}   {self.weight[k]:.4f}  {self.weight_se[k]:.4f}  {self.visits[k]:8d}"
+                f"{k:4d}   {self.weight[k]:.4f}  {self.weight_se[k]:.4f}  {self.log_evidence[k]:12.3f}"
+                f"  {self.log_evidence_se[k]:.3f}   {self.visits[k]:8d}"
                 f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}"
             )
+        if len(order) < len(self):
+            lines.append(f"   and {len(self) - len(order)} lighter modes")
         return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True)
 class Timings:
-    """Seconds: charts and starts, compiling the block, warm-up, sampling."""
+    """Seconds: the search for modes, charts and starts, compiling the block, warm-up, sampling."""
 
+    search: float
     prepare: float
     compile: float
     warmup: float
@@ -51,21 +65,23 @@ class Timings:
 
     @property
     def total(self) -> float:
-        return self.prepare + self.compile + self.warmup + self.sampling
+        return self.search + self.prepare + self.compile + self.warmup + self.sampling
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
     """Draws and what is known of them.
 
-    draws: (chains, draws, dim), unconstrained. label: the mode of each draw, the chart with the largest
-    responsibility. logdensity, log_mixture: log pi and log q there. steps: for each move of the kernel its StepInfo,
-    arrays (chains, draws). library, kernel: as they were frozen after the warm-up.
+    draws: (chains, draws, dim), unconstrained. chart: of each draw the chart with the largest responsibility.
+    logdensity, log_mixture: log pi and log q there. steps: for each move of the kernel its StepInfo, arrays (chains,
+    draws). library, kernel: as they were at the end. search: what the search for modes saw, where there was one.
+    work: log evidence by the throat's work, where q alone was too poor. updates: how often the kernel changed at
+    regenerations.
     """
 
     target: Target
     draws: Float[np.ndarray, "chains draws dim"]
-    label: Int[np.ndarray, "chains draws"]
+    chart: Int[np.ndarray, "chains draws"]
     logdensity: Float[np.ndarray, "chains draws"]
     log_mixture: Float[np.ndarray, "chains draws"]
     steps: Mapping[str, StepInfo]
@@ -75,32 +91,124 @@ class Result:
     num_warmup_gradients: int
     num_failed: int
     seed: int
+    search: Search | None = None
+    work: Evidence | None = None
+    num_updates: int = 0
+
+    @cached_property
+    def label(self) -> Int[np.ndarray, "chains draws"]:
+        """The mode of each draw."""
+        return self.library.mode_of[self.chart]
 
     @cached_property
     def modes(self) -> ModeTable:
         """The modes with their weights and errors."""
-        size = self.library.size
-        weight, weight_se = occupancy(self.label, size)
-        if size > 1:  # a mode that was never seen, or never left, is not known exactly
-            weight_se = np.where(weight_se == 0, 1 / self.label.size, weight_se)
-        jumps = self.jumps
+        size, mode_of = self.library.num_modes, self.library.mode_of
+        best = self.weight_estimates[self.recommended]
+        heaviest = [max(np.flatnonzero(mode_of == k), key=self._chart_weights.__getitem__) for k in range(size)]
+        jumps, evidence = self.jumps, self.evidence
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_share, relative = np.log(best.weight), best.se / best.weight
         return ModeTable(
-            np.asarray(self.library.location)[:size],
-            weight,
-            weight_se,
-            np.bincount(self.label.ravel(), minlength=size),
-            jumps.sum(axis=0),
-            jumps.sum(axis=1),
+            location=np.asarray(self.library.location)[heaviest],
+            weight=best.weight,
+            weight_se=best.se,
+            log_evidence=evidence.log_evidence + log_share,
+            log_evidence_se=np.hypot(evidence.se, relative),
+            visits=np.bincount(self.label.ravel(), minlength=size),
+            jumps_in=jumps.sum(axis=0),
+            jumps_out=jumps.sum(axis=1),
+            num_charts=np.bincount(mode_of, minlength=size),
         )
 
     @cached_property
-    def jumps(self) -> Int[np.ndarray, "size size"]:
-        """Accepted changes of chart, from (row) and to (column), by all moves that propose them."""
-        size = self.library.size
+    def _chart_weights(self) -> Float[np.ndarray, " size"]:
+        return np.asarray(self.library.log_weight)[: self.library.size]
+
+    @cached_property
+    def weight_estimates(self) -> dict[str, Weights]:
+        """Mode weights in up to three ways, which must agree: see `alarms`."""
+        size = self.library.num_modes
+        found = {"occupancy": occupancy(self.label, size)}
+        flow = self._flow()
+        # flows of several kernels, seen from other charts, do not add up
+        if flow is not None and size > 1 and self.num_updates == 0:
+            by_jumps = balance(flow)
+            found["balance"] = Weights(by_jumps.weight, with_floor(by_jumps.se, self.label, size))
+        if self.tours is not None:
+            here = (self.label[..., None] == np.arange(size)).astype(float)
+            weight, se = self.tours.estimate(here)
+            found["tours"] = Weights(weight, with_floor(se, self.label, size))
+        return {name: one for name, one in found.items() if np.all(np.isfinite(one.weight))}
+
+    @property
+    def recommended(self) -> str:
+        """The balance of jumps, whose error is least, unless it contradicts the plain occupancy."""
+        estimates = self.weight_estimates
+        if "balance" not in estimates or alarms.weights_disagree(
+            {name: estimates[name] for name in ("occupancy", "balance")}
+        ):
+            return "occupancy"
+        plain, better = estimates["occupancy"], estimates["balance"]
+        return "balance" if np.sum(better.se**2) < np.sum(plain.se**2) else "occupancy"
+
+    def _flow(self) -> Flow | None:
+        """Acceptance of all moves between modes, chain by chain."""
+        mode_of, size = self.library.mode_of, self.library.num_modes
+        jumps = [info for name, info in self.steps.items() if name.split("[")[0] in ("Wormhole", "Independence")]
+        if not jumps:
+            return None
+        label, proposed, log_ratio = (
+            np.concatenate([getattr(info, name) for info in jumps], axis=1)
+            for name in ("label", "proposed", "log_ratio")
+        )
+        return Flow.of(mode_of[label], mode_of[proposed], np.exp(np.minimum(log_ratio, 0.0)), size)
+
+    @cached_property
+    def tours(self) -> Tours | None:
+        """The stretches between regenerations; none if the kernel makes no independence moves."""
+        flags = [info.regenerated for name, info in self.steps.items() if name.startswith("Independence")]
+        return Tours.of(np.any(flags, axis=0)) if flags else None
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """log evidence by the method with the smaller error."""
+        found = self._bridge()
+        if self.work is not None and not self.work.se > found.se:
+            return self.work
+        return found
+
+    def _bridge(self) -> Evidence:
+        """Bridge sampling; needs an independence move as the last of the cycle."""
+        name, info = list(self.steps.items())[-1]
+        if not name.startswith("Independence"):
+            return NOTHING
+        draws = self.logdensity - self.log_mixture
+        # the state that a rejected proposal was compared with is the one recorded
+        return bridge(draws, np.where(info.accepted, draws, draws + info.log_ratio))
+
+    @property
+    def log_evidence(self) -> float:
+        """log of the integral of exp(logdensity), as it is written."""
+        return self.evidence.log_evidence
+
+    @property
+    def log_evidence_se(self) -> float:
+        return self.evidence.se
+
+    @cached_property
+    def jumps(self) -> Int[np.ndarray, "modes modes"]:
+        """Accepted changes of mode, from (row) and to (column), by all moves that propose them."""
+        size, mode_of = self.library.num_modes, self.library.mode_of
         return sum(
-            (jump_matrix(info.label, info.proposed, info.accepted, size) for info in self.steps.values()),
+            (jump_matrix(mode_of[i.label], mode_of[i.proposed], i.accepted, size) for i in self.steps.values()),
             np.zeros((size, size), int),
         )
+
+    @cached_property
+    def round_trips(self) -> Int[np.ndarray, " chains"]:
+        """How often each chain came back to the heaviest mode from another."""
+        return round_trips(self.label, int(np.argmax(self.modes.weight)))
 
     @cached_property
     def acceptance(self) -> dict[str, float]:
@@ -116,6 +224,37 @@ class Result:
     def num_regenerations(self) -> int:
         return int(sum(np.sum(info.regenerated) for info in self.steps.values()))
 
+    @cached_property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """What not to trust, each with its figure and its remedy; empty if nothing was noticed."""
+        size, weight = self.library.num_modes, self.modes.weight
+        found = alarms.weights_disagree(self.weight_estimates)
+        found += alarms.one_chain_only(self.label, size)
+        found += alarms.jumps_rare(self.label, weight)
+        if self.search is not None:
+            seen = self.search
+            found += alarms.modes_missing(seen.unseen_chance, seen.num_starts, seen.num_capped, seen.library.size)
+        found += alarms.far_draws(self._far_share())
+        found += alarms.few_tours(self.tours)
+        found += alarms.mixing(self._watched())
+        found += alarms.evidence_uncertain(self.evidence)
+        found += alarms.failures(self.num_failed, self.num_gradients + self.num_warmup_gradients)
+        return tuple(found)
+
+    def _watched(self) -> dict[str, Float[np.ndarray, "chains draws"]]:
+        """What has to mix: every parameter, the log density, and the modes that matter."""
+        values = {str(name): self.draws[..., n] for n, name in enumerate(self.target.names or ())}
+        values["the log density"] = self.logdensity
+        for k in np.flatnonzero((self.modes.weight > 0.01) & (self.modes.weight < 0.99)):
+            values[f"mode {k}"] = (self.label == k).astype(float)
+        return values
+
+    def _far_share(self) -> float:
+        """Share of draws far outside the nearest chart, beyond what even heavy tails explain."""
+        dim = self.target.dim
+        some = self.draws.reshape(-1, dim)[:: max(1, self.label.size // 2000)]
+        return float(np.mean(chart_squares(self.library, some).min(axis=0) > 4 * (dim + 5 * np.sqrt(2 * dim))))
+
     def unflatten(self) -> Any:
         """The draws in the shape of the target's template, (chains, draws, ...) each."""
         with jax.enable_x64(True):
@@ -123,9 +262,17 @@ class Result:
             return jax.tree.map(np.asarray, tree)
 
     def summary(self) -> str:
-        """The modes, how the moves did, what it cost."""
+        """Alarms first, then the modes, the evidence, how the moves did, what it cost."""
         chains, draws, dim = self.draws.shape
-        lines = [f"{chains} chains x {draws} draws in {dim} dimensions, {self.library.size} modes", str(self.modes)]
+        lines = [f"ALARM {alarm}" for alarm in self.alarms]
+        size, charts = self.library.num_modes, self.library.size
+        several = f" ({charts} charts)" if charts > size else ""
+        lines += [f"{chains} chains x {draws} draws in {dim} dimensions, {size} modes{several}", str(self.modes)]
+        lines.append(f"log evidence {self.log_evidence:.3f} ± {self.log_evidence_se:.3f} (by {self.evidence.method})")
+        if size > 1:
+            lines.append(f"weights by {self.recommended}; round trips {int(self.round_trips.sum())}")
+        if self.search is not None:
+            lines.append(str(self.search))
         shown = ", ".join(f"{name} {rate:.2f}" for name, rate in self.acceptance.items())
         settings = ", ".join(
             f"{field.name} {np.asarray(getattr(move, field.name)).item():.4g}"
@@ -134,11 +281,12 @@ class Result:
         )
         seconds = self.timings
         lines += [
-            f"acceptance: {shown}; regenerations: {self.num_regenerations}",
+            f"acceptance: {shown}; regenerations: {self.num_regenerations}"
+            + (f", kernel updates at them: {self.num_updates}" if self.num_updates else ""),
             f"tuned: {settings}",
             f"gradients: {self.num_gradients} (warm-up {self.num_warmup_gradients}); "
             f"failed evaluations: {self.num_failed}",
-            f"seconds: prepare {seconds.prepare:.1f}, compile {seconds.compile:.1f}, "
+            f"seconds: search {seconds.search:.1f}, prepare {seconds.prepare:.1f}, compile {seconds.compile:.1f}, "
             f"warm-up {seconds.warmup:.1f}, sampling {seconds.sampling:.1f}",
         ]
         return "\n".join(lines)

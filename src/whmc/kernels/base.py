@@ -54,6 +54,9 @@ class ChainState:
 class StepInfo:
     """What a step did. `log_ratio` is the log of the Metropolis ratio, -inf for what cannot be.
 
+    label, proposed: of a jump the charts that it leads from and to, those with the largest responsibility, so that
+    flows between them balance whatever the charts are; of a local move the chart that it is made in.
+
     Also its own record: many steps of many chains, in JAX or NumPy arrays.
     """
 

@@ -47,7 +47,7 @@ class Independence(AbstractKernel):
         self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
     ) -> tuple[ChainState, StepInfo]:
         u_proposed, u_accept, u_coin = noise.uniform
-        proposed, position = draw_mixture(u_proposed, noise.normal, library)
+        _, position = draw_mixture(u_proposed, noise.normal, library)
         proposal, failed = make_state(position, target, library)
         log_ratio = proposal.log_ratio - state.log_ratio
         new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)
@@ -56,7 +56,7 @@ class Independence(AbstractKernel):
         )
         info = StepInfo(
             label=state.label,
-            proposed=proposed,
+            proposed=proposal.label,
             log_ratio=log_ratio,
             accepted=accepted,
             regenerated=accepted & (jnp.log(u_coin) < log_chance),

@@ -92,8 +92,8 @@ class WormholeTrajectory(AbstractKernel):
         )
         new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)
         info = StepInfo(
-            label=end.label,
-            proposed=end.proposed,
+            label=state.label,
+            proposed=proposal.label,
             log_ratio=log_ratio,
             accepted=accepted,
             regenerated=jnp.zeros((), bool),

@@ -92,8 +92,8 @@ class Wormhole(AbstractKernel):
         log_ratio = jnp.where(choice.alone(label), -jnp.inf, jump.log_ratio)
         new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, jump.proposal)
         info = StepInfo(
-            label=label,
-            proposed=proposed,
+            label=state.label,
+            proposed=jump.proposal.label,
             log_ratio=log_ratio,
             accepted=accepted,
             regenerated=jnp.zeros((), bool),
@@ -226,8 +226,8 @@ class GibbsWormhole(AbstractKernel):
             jnp.full((), 0.5), jnp.where(stay, -jnp.inf, jnp.inf), state, proposal
         )
         info = StepInfo(
-            label=label,
-            proposed=proposed,
+            label=state.label,
+            proposed=proposal.label,
             log_ratio=jnp.where(stay, 0.0, jnp.minimum(log_ratio, 0.0)),
             accepted=accepted,
             regenerated=jnp.zeros((), bool),

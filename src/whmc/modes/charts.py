@@ -36,11 +36,11 @@ def curvature(target: Target, location: Float[Array, " dim"], *, diagonal: bool,
     value, and a flat direction gets the standard deviation `widest`: the chart is then only a start, and the warm-up
     learns the shape from draws.
     """
-    return _mended(np.asarray(_precision(target, location, diagonal=diagonal)), widest=widest)
+    return mended(np.asarray(precision_at(target, location, diagonal=diagonal)), widest=widest)
 
 
 @partial(jax.jit, static_argnames="diagonal")
-def _precision(target: Target, location: Float[Array, " dim"], *, diagonal: bool) -> Array:
+def precision_at(target: Target, location: Float[Array, " dim"], *, diagonal: bool) -> Array:
     """-H, or its diagonal, by Hessian-vector products, 64 columns at a time."""
     score = jax.grad(target)
 
@@ -52,7 +52,7 @@ def _precision(target: Target, location: Float[Array, " dim"], *, diagonal: bool
     return jax.lax.map(column, jnp.arange(target.dim), batch_size=64)
 
 
-def _mended(precision: np.ndarray, *, widest: float) -> Curvature:
+def mended(precision: np.ndarray, *, widest: float) -> Curvature:
     diagonal = precision.ndim == 1
     if not np.all(np.isfinite(precision)):
         unit = np.ones(len(precision)) if diagonal else np.eye(len(precision))
@@ -80,17 +80,17 @@ def library_at(target: Target, locations: Numbers, *, diagonal: bool | None = No
     points = _require_locations(target, locations)
     heights = np.asarray(jax.vmap(target)(points))
     _require_support(points, heights)
-    widest = _spread(target, points)
+    widest = spread(target, points)
     found = [curvature(target, point, diagonal=diagonal, widest=widest) for point in points]
-    mended = [
+    repaired = [
         f"mode {k} ({one.num_flat} flat, {one.num_negative} negative)"
         for k, one in enumerate(found)
         if one.num_flat or one.num_negative
     ]
-    if mended:
+    if repaired:
         warnings.warn(
             "the log density has directions without curvature at "
-            + ", ".join(mended)
+            + ", ".join(repaired)
             + ": these charts were regularised and will be learned from draws",
             stacklevel=3,
         )
@@ -105,7 +105,7 @@ def library_at(target: Target, locations: Numbers, *, diagonal: bool | None = No
     return dataclasses.replace(library, log_weight=jnp.asarray(laplace - np.logaddexp.reduce(laplace)))
 
 
-def _spread(target: Target, locations: Float[Array, "size dim"]) -> float:
+def spread(target: Target, locations: Float[Array, "size dim"]) -> float:
     """The standard deviation of a direction without curvature: the size of the known region."""
     if isinstance(target.starts, tuple) and target.template is None:
         low, high = (np.asarray(edge, float) for edge in target.starts)

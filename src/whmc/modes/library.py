@@ -3,6 +3,8 @@
 Chart k has a location mu_k, a scale L_k (Sigma_k = L_k L_k^T), a weight omega_k and a step size. The
 position of theta in chart k is z = L_k^{-1} (theta - mu_k). Unused places have log_weight -inf, so a
 fuller library is new data and never a new shape until the capacity doubles.
+
+A mode has one chart, or several where it is bent: `mode` says which mode a chart belongs to.
 """
 
 import jax.numpy as jnp
@@ -55,6 +57,7 @@ class ModeLibrary:
     log_det: Float[Array, " capacity"]
     log_weight: Float[Array, " capacity"]
     step_size: Float[Array, " capacity"]
+    mode: Int[Array, " capacity"]
     dof: Float[Array, ""]
 
     @classmethod
@@ -65,12 +68,14 @@ class ModeLibrary:
         *,
         log_weight: Numbers | None = None,
         step_size: Numbers | None = None,
+        mode: Numbers | None = None,
         capacity: int | None = None,
         dof: float = np.inf,
     ) -> "ModeLibrary":
         """A library of charts: locations (K, D), scales (K, D, D) lower triangular or (K, D) diagonal.
 
-        Weights (equal unless given) are made to sum to one.
+        Weights (equal unless given) are made to sum to one. `mode`: the mode of each chart, counted from zero; unless
+        given every chart is a mode of its own.
         """
         locations, scales = np.asarray(location, float), np.asarray(scale, float)
         size, dim = locations.shape
@@ -88,6 +93,9 @@ class ModeLibrary:
         if size:
             log_weights = log_weights - np.logaddexp.reduce(log_weights)
         step_sizes = np.ones(size) if step_size is None else np.asarray(step_size, float)
+        modes = np.arange(size) if mode is None else np.asarray(mode)
+        if modes.shape != (size,) or set(modes.tolist()) != set(range(len(set(modes.tolist())))):
+            raise ValueError(f"mode must name the mode of each of {size} charts, counted from zero, got {mode!r}")
         return cls(
             location=jnp.asarray(_padded(locations, capacity, 0.0)),
             scale=jnp.asarray(scales),
@@ -96,6 +104,7 @@ class ModeLibrary:
             log_det=jnp.asarray(np.sum(np.log(sd), axis=1)),
             log_weight=jnp.asarray(_padded(log_weights, capacity, -np.inf)),
             step_size=jnp.asarray(_padded(step_sizes, capacity, 1.0)),
+            mode=jnp.asarray(_padded(modes, capacity, 0), int),
             dof=jnp.asarray(dof, float),
         )
 
@@ -122,6 +131,16 @@ class ModeLibrary:
     def size(self) -> int:
         """How many charts are in use; they come first. Not under jit."""
         return int(np.sum(np.asarray(self.log_weight) > -np.inf))
+
+    @property
+    def mode_of(self) -> Int[np.ndarray, " size"]:
+        """The mode of each chart in use. Not under jit."""
+        return np.asarray(self.mode)[: self.size]
+
+    @property
+    def num_modes(self) -> int:
+        """Not under jit."""
+        return int(self.mode_of.max(initial=-1)) + 1
 
     def chart(self, label: Int[Array, ""] | int) -> Chart:
         """Chart k; `label` may be traced."""
@@ -158,6 +177,7 @@ class ModeLibrary:
             with_row(scales, scale),
             with_row(log_weights, log_weight),
             with_row(step_sizes, step_size),
+            np.append(self.mode_of, self.num_modes),
             capacity,
         )
 
@@ -165,7 +185,8 @@ class ModeLibrary:
         """A library without chart `label`; later charts move down by one."""
         self._require(label)
         location, scale, log_weight, step_size = (np.delete(rows, label, axis=0) for rows in self.charts())
-        return self._rebuilt(location, scale, log_weight, step_size, self.capacity)
+        mode = np.unique(np.delete(self.mode_of, label), return_inverse=True)[1]  # counted anew where one is gone
+        return self._rebuilt(location, scale, log_weight, step_size, mode, self.capacity)
 
     def merge(self, first: int, second: int) -> "ModeLibrary":
         """Charts `first` and `second` become one, in the place of `first`, with the moments of their mixture."""
@@ -184,7 +205,7 @@ class ModeLibrary:
         scales[first] = np.sqrt(covariance) if self.diagonal else np.linalg.cholesky(covariance)
         log_weights[first] = log_sum
         step_sizes[first] = np.min(step_sizes[pair])
-        return self._rebuilt(locations, scales, log_weights, step_sizes, self.capacity).drop(second)
+        return self._rebuilt(locations, scales, log_weights, step_sizes, self.mode_of, self.capacity).drop(second)
 
     def charts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Locations, scales, log weights and step sizes of the charts in use, as NumPy copies."""
@@ -196,7 +217,11 @@ class ModeLibrary:
 
     def rebuilt(self) -> "ModeLibrary":
         """The same charts, checked again and in the dtype in force."""
-        return self._rebuilt(*self.charts(), self.capacity)
+        return self._rebuilt(*self.charts(), self.mode_of, self.capacity)
+
+    def padded(self, capacity: int) -> "ModeLibrary":
+        """The same charts in a library with this much room."""
+        return self._rebuilt(*self.charts(), self.mode_of, capacity)
 
     def _rebuilt(
         self,
@@ -204,10 +229,17 @@ class ModeLibrary:
         scale: np.ndarray,
         log_weight: np.ndarray,
         step_size: np.ndarray,
+        mode: np.ndarray,
         capacity: int,
     ) -> "ModeLibrary":
         return ModeLibrary.from_charts(
-            location, scale, log_weight=log_weight, step_size=step_size, capacity=capacity, dof=float(self.dof)
+            location,
+            scale,
+            log_weight=log_weight,
+            step_size=step_size,
+            mode=mode,
+            capacity=capacity,
+            dof=float(self.dof),
         )
 
     def _require(self, label: int) -> None:

@@ -8,6 +8,7 @@ with one base density b for all charts, standard Gaussian or Student-t. Everythi
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 
@@ -72,3 +73,27 @@ def draw_mixture(
     """(k, theta) from omega_k b(z_k) / |L_k|, a label and a position of law q, from a uniform number and z ~ b."""
     label = pick(uniform, library.log_weight)
     return label, library.unwhiten(label, z)
+
+
+def chart_squares(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "size n"]:
+    """|z_k|² of many points in every chart, in NumPy: without compiling anything."""
+    inverse, locations = np.asarray(library.inverse_scale), np.asarray(library.location)
+    rows = []
+    for k in range(library.size):
+        shift = position - locations[k]
+        z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
+        rows.append(np.sum(z**2, axis=1))
+    return np.stack(rows)
+
+
+def log_components_of(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "size n"]:
+    """log(omega_k b(z_k) / |L_k|) of many points for every chart in use, in NumPy."""
+    from scipy.special import gammaln  # late: it takes a third of JAX's own time to import
+
+    square, dof, dim = chart_squares(library, position), float(library.dof), library.dim
+    if np.isinf(dof):
+        base = -0.5 * square - 0.5 * dim * np.log(2 * np.pi)
+    else:
+        log_norm = gammaln(0.5 * (dof + dim)) - gammaln(0.5 * dof) - 0.5 * dim * np.log(dof * np.pi)
+        base = log_norm - 0.5 * (dof + dim) * np.log1p(square / dof)
+    return base + (np.asarray(library.log_weight) - np.asarray(library.log_det))[: library.size, None]

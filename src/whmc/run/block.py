@@ -5,13 +5,14 @@ Kernel, library and number of steps are data: warm-up, tuning and sampling share
 """
 
 import dataclasses
-from functools import partial
+import operator
+from functools import partial, reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, make_state, refresh
 from whmc.modes.library import ModeLibrary
@@ -37,14 +38,18 @@ def run_block(
     library: ModeLibrary,
     states: ChainState,
     key: Array,
-    first_step: Int[Array, ""],
+    first_step: Int[Array, " chains"],
     num_steps: Int[Array, ""],
+    active: Bool[Array, " chains"],
+    update_waits: Bool[Array, ""],
     *,
     length: int,
-) -> tuple[ChainState, Trace]:
-    """`num_steps` (at most `length`) steps of every chain; rows of the trace past that are zero.
+) -> tuple[ChainState, Trace, Int[Array, " chains"]]:
+    """`num_steps` (at most `length`) steps of every active chain, and how many each made; rows past that mean nothing.
 
-    Step t of chain c uses the key fold_in(fold_in(key, c), t) with t counted from the start of the run, so the
+    Where an update of the kernel waits, a chain stops at its next regeneration; its last row is that step.
+
+    Step t of chain c uses the key fold_in(fold_in(key, c), t) with t counted from the chain's start, so the
     draws depend neither on how a run is cut into blocks nor on how many chains run beside.
     """
     num_chains = states.logdensity.shape[0]
@@ -54,7 +59,8 @@ def run_block(
     def draw(t: Int[Array, ""], chain_key: Array) -> Any:
         return kernel.draw(jax.random.fold_in(chain_key, t), library)
 
-    noise = jax.vmap(jax.vmap(draw, (None, 0)), (0, None))(first_step + jnp.arange(length), chain_keys)
+    steps = first_step + jnp.arange(length)[:, None]
+    noise = jax.vmap(jax.vmap(draw), (0, None))(steps, chain_keys)
     states = jax.vmap(refresh, (0, None))(states, library)
 
     def one(noise: Any, state: ChainState) -> tuple[ChainState, Trace]:
@@ -66,15 +72,31 @@ def run_block(
     def step_of(n: Int[Array, ""], states: ChainState) -> tuple[ChainState, Trace]:
         return step(jax.tree.map(lambda rows: rows[n], noise), states)
 
-    packing = Packing.of(jax.eval_shape(step_of, first_step, states)[1])
+    packing = Packing.of(jax.eval_shape(step_of, num_steps, states)[1])
 
-    def body(n: Int[Array, ""], carry: tuple[ChainState, list[Array]]) -> tuple[ChainState, list[Array]]:
-        states, rows = carry
-        states, row = step_of(n, states)
-        return states, [old.at[n].set(new) for old, new in zip(rows, packing.pack(row), strict=True)]
+    def more(carry: Any) -> Bool[Array, ""]:
+        n, _, _, running, _ = carry
+        return (n < num_steps) & jnp.any(running)
 
-    states, rows = jax.lax.fori_loop(0, num_steps, body, (states, packing.empty(length, num_chains)))
-    return states, packing.unpack(rows)
+    def body(carry: Any) -> Any:
+        n, states, rows, running, made = carry
+        moved, row = step_of(n, states)
+        states = jax.tree.map(
+            lambda new, old: jnp.where(running.reshape(-1, *[1] * (new.ndim - 1)), new, old), moved, states
+        )
+        rows = [old.at[n].set(new) for old, new in zip(rows, packing.pack(row), strict=True)]
+        made = made + running.astype(made.dtype)
+        return n + 1, states, rows, running & ~(update_waits & regenerated(row.info)), made
+
+    start = (jnp.zeros((), int), states, packing.empty(length, num_chains), active, jnp.zeros(num_chains, int))
+    _, states, rows, _, made = jax.lax.while_loop(more, body, start)
+    return states, packing.unpack(rows), made
+
+
+def regenerated(info: Any) -> Any:
+    """Whether any move of a step was a regeneration."""
+    parts = [part.regenerated for part in (info if isinstance(info, tuple) else (info,))]
+    return reduce(operator.or_, parts)
 
 
 @dataclasses.dataclass(frozen=True)

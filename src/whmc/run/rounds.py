@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from whmc.kernels.base import AbstractKernel, StepInfo
+from whmc.kernels.base import AbstractKernel
 from whmc.kernels.compose import Cycle
 from whmc.kernels.independence import Independence
 from whmc.kernels.local import LocalHMC
 from whmc.kernels.wormhole import Wormhole
 from whmc.modes.library import ModeLibrary
 from whmc.run.block import Trace
+from whmc.run.chains import infos
+from whmc.run.reshape import merge_duplicates, split_charts, with_best_dof
 from whmc.run.throat import Setting, ThroatSearch
 from whmc.run.tuning import Charts, fit_charts, log_ratio_of, quarter_turn, tune_step_sizes, tune_weights
 
@@ -37,11 +39,6 @@ def round_lengths(warmup: int) -> list[int]:
 def moves(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
     """The kernels of a cycle, or the kernel alone."""
     return kernel.kernels if isinstance(kernel, Cycle) else (kernel,)
-
-
-def infos(info: StepInfo | tuple[StepInfo, ...]) -> tuple[StepInfo, ...]:
-    """The infos in the order of `moves`."""
-    return info if isinstance(info, tuple) else (info,)
 
 
 def arrays(kernel: AbstractKernel) -> AbstractKernel:
@@ -80,10 +77,16 @@ class WarmUp:
     throats: ThroatSearch = dataclasses.field(default_factory=ThroatSearch)
 
     def __post_init__(self) -> None:
+        self.library = merge_duplicates(self.library)
         self.curvature = Charts.of(self.library)
 
-    def run(self, num_steps: int, run_steps: Callable[[AbstractKernel, ModeLibrary, int], Trace]) -> None:
-        """One round: some steps at each throat setting of the plan, then all tuning at once."""
+    def run(
+        self, num_steps: int, run_steps: Callable[[AbstractKernel, ModeLibrary, int], Trace], *, split: bool = False
+    ) -> None:
+        """One round: some steps at each throat setting of the plan, then all tuning at once.
+
+        split: also give bent modes several charts; in one round only, with the next to learn their weights.
+        """
         plan = self._plan()
         self.throats = ThroatSearch(self.throats.diversity, self.throats.other_cost)
         ends = np.linspace(0, num_steps, len(plan) + 1).astype(int)
@@ -96,7 +99,10 @@ class WarmUp:
             if setting is not None and length:
                 self.throats.acceptance[setting] = _jump_acceptance(kernel, trace)
             traces.append(trace)
-        self._tune(jax.tree.map(lambda *parts: np.concatenate(parts), *traces))
+        trace = jax.tree.map(lambda *parts: np.concatenate(parts), *traces)
+        self._tune(trace)
+        if split:
+            self._split(trace)
 
     def _plan(self) -> list[Setting] | list[None]:
         has_wormhole = any(isinstance(move, Wormhole) for move in moves(self.kernel))
@@ -125,15 +131,16 @@ class WarmUp:
             step_size = tune_step_sizes(step_size, label[local], acceptance[local])
             if not self.fixed:
                 settings["num_steps"], step_size = quarter_turn(step_size, np.exp(log_weight))
-        self.library = ModeLibrary.from_charts(
+        some = slice(None, None, max(1, len(position) // 2000))
+        fitted = ModeLibrary.from_charts(
             charts.location,
             charts.scale,
             log_weight=log_weight,
             step_size=step_size,
+            mode=self.library.mode_of,
             capacity=self.library.capacity,
-            dof=float(self.library.dof),
         )
-        some = slice(None, None, max(1, len(position) // 2000))
+        self.library = with_best_dof(fitted, position[some])
         settings["log_threshold"] = float(np.median(log_ratio_of(self.library, position[some], logdensity[some])))
         self.kernel = with_settings(self.kernel, **settings)
         if not self.fixed and self.throats.acceptance:
@@ -141,6 +148,12 @@ class WarmUp:
             self.throats.other_cost = self._other_cost()
             throat, stride = self.throats.best()
             self.kernel = with_settings(self.kernel, throat=throat, stride=stride)
+
+    def _split(self, trace: Trace) -> None:
+        position, label = trace.position.reshape(-1, self.library.dim), trace.label.ravel()
+        library = split_charts(self.library, position, label)
+        if library.size > self.library.size:
+            self.library, self.curvature = library, Charts.of(library)
 
 
 def _label_moves(kernel: AbstractKernel, trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -1,31 +1,38 @@
-"""`sample`: library and charts, warm-up in rounds, freeze, sampling in blocks."""
+"""`sample`: find the modes, learn their charts in rounds, freeze, sample in blocks."""
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from whmc.check import require_scalar_output
-from whmc.kernels.base import AbstractKernel, ChainState
+from whmc.check import require_count, require_scalar_output
+from whmc.kernels.base import AbstractKernel
 from whmc.modes.charts import library_at
+from whmc.modes.finders import AbstractFinder
 from whmc.modes.library import ModeLibrary
+from whmc.modes.search import Search
 from whmc.result import Result, Timings
-from whmc.run.block import Trace, run_block, start_chains
+from whmc.run.adapt import Adaptation
+from whmc.run.block import Trace
+from whmc.run.chains import Chains, infos
+from whmc.run.find import MAX_MODES, search_modes
 from whmc.run.progress import Progress
-from whmc.run.rounds import WarmUp, arrays, default_kernel, infos, moves, round_lengths
+from whmc.run.rounds import WarmUp, arrays, default_kernel, moves, round_lengths
+from whmc.run.work import work_evidence
 from whmc.target import Numbers, Target
-
-BLOCK = 100
-"""Steps a block at most: long enough that Python costs nothing, short enough for a live progress line."""
 
 
 def sample(
     target: Target,
     *,
     modes: Numbers | ModeLibrary | None = None,
+    finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
+    adapt: Literal["warmup", "regeneration"] = "warmup",
+    max_modes: int = MAX_MODES,
     seed: int = 0,
     chains: int = 16,
     draws: int = 1000,
@@ -36,101 +43,86 @@ def sample(
 ) -> Result:
     """Samples a multimodal target with exact wormhole jumps between its modes.
 
-    modes: locations (K, dim), or a ModeLibrary. A wrong or missing mode costs speed or, if it is never
-        reached, its weight; it never bends the rest.
+    modes: locations (K, dim), or a ModeLibrary; without them the start region is searched. A wrong or missing mode
+        costs speed or, if it is never reached, its weight; it never bends the rest.
+    finder: how to search, such as `MultiStart(64)`; by default many starts and an annealed population. With `modes`,
+        the search adds to them; without a finder it is left out.
+    adapt: "warmup" freezes kernel and library after the warm-up. "regeneration" goes on searching while chains run and
+        lets a chain take a new kernel at its regenerations only (Algorithm 2); a chain's draws count from when the
+        last mode was known to it.
+    max_modes: charts at most.
     seed: the same seed gives the same draws.
     chains: run side by side; 16 keep the overhead of a step small and give a standard error across chains.
-    draws: of each chain, after `warmup` steps in which charts, weights, steps and throat are learned and then frozen.
+    draws: of each chain, after `warmup` steps in which charts, weights, steps and throat are learned.
     kernel: what to run instead of the default cycle; its own settings are kept, only library and threshold are tuned.
     initial: positions (chains, dim) to start from, instead of the modes in turn.
     progress: a line on standard error; by default only on a terminal.
     """
-    _require_counts(chains=chains, draws=draws, warmup=warmup, seed=seed)
+    for name, value, least in (("chains", chains, 1), ("draws", draws, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
+        require_count(name, value, least)
     if not isinstance(target, Target):
         raise TypeError(f"target must be a whmc.Target, got {type(target).__name__}: wrap it, Target(f, dim=...)")
     if kernel is not None and not isinstance(kernel, AbstractKernel):
         raise TypeError(f"kernel must be a whmc kernel such as LocalHMC(), got {type(kernel).__name__}")
+    if adapt not in ("warmup", "regeneration"):
+        raise ValueError(f"adapt must be 'warmup' or 'regeneration', got {adapt!r}")
     # float64 here and in all that is called from here; the user's own setting is untouched
     with jax.enable_x64(True):
-        started = time.perf_counter()
+        clock = [time.perf_counter()]
         require_scalar_output(target)
-        library = _library(target, modes)
-        run = _Run(target, library, seed, _positions(target, library, chains, initial), Progress(progress))
-        prepared = time.perf_counter()
-        warm = WarmUp(arrays(kernel or default_kernel(library.size)), library, fixed=kernel is not None)
-        run.compile(warm.kernel, library)
-        compiled = time.perf_counter()
+        line = Progress(progress)
+        library, search = _library(target, modes, finder, seed, max_modes, line)
+        clock.append(time.perf_counter())
+        if adapt == "regeneration":  # room for as many charts again: then a new mode is no new compilation
+            library = library.padded(max(16, 1 << (2 * library.size - 1).bit_length()))
+        run = Chains(target, library, seed, _positions(target, library, search, chains, initial), line)
+        # an adapting run may find the second mode later: it needs the jump from the start
+        num_modes = library.size if adapt == "warmup" else max(2, library.size)
+        warm = WarmUp(arrays(kernel or default_kernel(num_modes)), library, fixed=kernel is not None)
+        clock.append(time.perf_counter())
+        run.compile(warm.kernel, warm.library)
+        clock.append(time.perf_counter())
         lengths = round_lengths(warmup)
-        for length in lengths:
-            warm.run(length, lambda k, lib, steps: run.steps("warm-up", k, lib, steps, warmup))
-        warm_gradients, warmed = run.num_gradients, time.perf_counter()
-        run.done = 0
-        trace = run.steps("sampling", warm.kernel, warm.library, draws, draws)
-        run.progress.close()
-        timings = Timings(
-            prepare=prepared - started,
-            compile=compiled - prepared,
-            warmup=warmed - compiled,
-            sampling=time.perf_counter() - warmed,
-        )
-        return _result(run, warm, trace, timings, warm_gradients, seed)
+        for n, length in enumerate(lengths):
+            warm.run(
+                length, lambda k, lib, steps: run.steps("warm-up", k, lib, steps, warmup), split=n == len(lengths) - 2
+            )
+        warm_gradients = run.num_gradients
+        clock.append(time.perf_counter())
+        num_updates, adaptation = 0, None
+        if adapt == "regeneration":
+            adaptation = Adaptation(run, warm.kernel, warm.library, search, seed, max_modes)
+            trace = adaptation.sample(draws)
+            warm.kernel, warm.library, num_updates = adaptation.kernel, adaptation.library, adaptation.num_updates
+            search = adaptation.report()
+        else:
+            trace = run.steps("sampling", warm.kernel, warm.library, draws, draws)
+        clock.append(time.perf_counter())
+        line.close()
+        result = _result(run, warm, trace, Timings(*np.diff(clock)), warm_gradients, seed, search, num_updates)
+        return work_evidence(result)
 
 
-class _Run:
-    """The chains of a run and its one compiled block."""
-
-    def __init__(self, target: Target, library: ModeLibrary, seed: int, positions: Array, progress: Progress) -> None:
-        self.target, self.progress, self.key = target, progress, jax.random.key(seed)
-        self.states, failed = start_chains(target, library, positions)
-        self.length = _block_length(*positions.shape)
-        self.step = self.done = self.num_gradients = 0
-        self.num_failed = int(jnp.sum(failed))
-        _require_start(positions, self.states)
-
-    def compile(self, kernel: AbstractKernel, library: ModeLibrary) -> None:
-        """No steps at all: what is left of the call is the compilation."""
-        self.progress.say("compile", 0, 1)
-        jax.block_until_ready(self._block(kernel, library, 0))
-
-    def steps(self, phase: str, kernel: AbstractKernel, library: ModeLibrary, num_steps: int, total: int) -> Trace:
-        """`num_steps` steps of all chains, in blocks; the trace as NumPy arrays (steps, chains, ...)."""
-        parts: list[Trace] = []
-        waiting: list[tuple[Trace, int]] = []
-        for start in range(0, max(num_steps, 1), self.length):
-            length = min(self.length, num_steps - start)
-            self.states, trace = self._block(kernel, library, length)
-            self.step += length
-            waiting.append((trace, length))
-            if len(waiting) > 1:  # the next block computes while this one is taken in
-                parts.append(self._take(*waiting.pop(0), phase, total))
-        parts.append(self._take(*waiting.pop(), phase, total))
-        return jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
-
-    def _take(self, trace: Trace, length: int, phase: str, total: int) -> Trace:
-        """A block's trace as NumPy arrays, its costs counted."""
-        trace = jax.tree.map(lambda rows: np.asarray(rows)[:length], trace)
-        self.done += length
-        self.num_gradients += int(sum(np.sum(info.num_gradients) for info in infos(trace.info)))
-        self.num_failed += int(sum(np.sum(info.num_failed) for info in infos(trace.info)))
-        self.progress.say(phase, self.done, total, f"{self.num_gradients} gradients")
-        return trace
-
-    def _block(self, kernel: AbstractKernel, library: ModeLibrary, num_steps: int) -> Any:
-        return run_block(
-            kernel,
-            self.target,
-            library,
-            self.states,
-            self.key,
-            jnp.asarray(self.step),
-            jnp.asarray(num_steps),
-            length=self.length,
-        )
+def _library(
+    target: Target,
+    modes: Numbers | ModeLibrary | None,
+    finder: AbstractFinder | Sequence[AbstractFinder] | None,
+    seed: int,
+    max_modes: int,
+    progress: Progress,
+) -> tuple[ModeLibrary, Search | None]:
+    """The charts to start from, given or found, and the account of the search."""
+    known = None
+    if modes is not None:
+        known = _known(target, modes)
+        if finder is None:
+            return known, None
+    progress.say("search", 0, 1)
+    search = search_modes(target, seed=seed, finder=finder, known=known, max_modes=max_modes)
+    return search.library, search
 
 
-def _library(target: Target, modes: Numbers | ModeLibrary | None) -> ModeLibrary:
-    if modes is None:
-        raise ValueError("modes must be given: an array (K, dim) with a row for each mode, or a ModeLibrary")
+def _known(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:
     if not isinstance(modes, ModeLibrary):
         return library_at(target, modes)
     if modes.dim != target.dim:
@@ -140,42 +132,29 @@ def _library(target: Target, modes: Numbers | ModeLibrary | None) -> ModeLibrary
     return modes.rebuilt()  # in float64, whatever it was made in
 
 
-def _positions(target: Target, library: ModeLibrary, chains: int, initial: Numbers | None) -> Array:
+def _positions(
+    target: Target, library: ModeLibrary, search: Search | None, chains: int, initial: Numbers | None
+) -> Array:
     """Where the chains start: the modes in turn, unless told."""
     if initial is None:
-        return library.location[np.arange(chains) % library.size]
+        starts = library.location if search is None else jnp.asarray(search.starts)
+        return starts[np.arange(chains) % library.size]
     positions = np.asarray(target.flatten_all(initial))
     if positions.shape != (chains, target.dim):
         raise ValueError(f"initial has shape {positions.shape}: give ({chains}, {target.dim}), a row for each chain")
     return jnp.asarray(positions)
 
 
-def _block_length(chains: int, dim: int) -> int:
-    """Steps a block: at most a hundred, fewer where their random numbers would fill the memory."""
-    return int(np.clip(4_000_000 // (chains * dim), 10, BLOCK))
-
-
-def _require_start(positions: Array, states: ChainState) -> None:
-    bad = ~np.isfinite(np.asarray(states.logdensity))
-    if np.any(bad):
-        c = int(np.argmax(bad))
-        raise ValueError(
-            f"{int(bad.sum())} of {len(bad)} chains cannot start: log density or its gradient is not finite, "
-            f"first at {np.asarray(positions)[c]}; move the start"
-        )
-
-
-def _require_counts(*, chains: int, draws: int, warmup: int, seed: int) -> None:
-    for name, value, least in (("chains", chains, 1), ("draws", draws, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}")
-        if value >= 2**63:
-            raise ValueError(f"{name} must be less than 2**63, got {value}")
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def _result(run: _Run, warm: WarmUp, trace: Trace, timings: Timings, warm_gradients: int, seed: int) -> Result:
+def _result(
+    run: Chains,
+    warm: WarmUp,
+    trace: Trace,
+    timings: Timings,
+    warm_gradients: int,
+    seed: int,
+    search: Search | None,
+    num_updates: int,
+) -> Result:
     def by_chain(rows: np.ndarray) -> np.ndarray:
         return np.swapaxes(rows, 0, 1)
 
@@ -187,7 +166,7 @@ def _result(run: _Run, warm: WarmUp, trace: Trace, timings: Timings, warm_gradie
     return Result(
         target=run.target,
         draws=by_chain(trace.position),
-        label=by_chain(trace.label),
+        chart=by_chain(trace.label),
         logdensity=by_chain(trace.logdensity),
         log_mixture=by_chain(trace.log_mixture),
         steps=steps,
@@ -197,4 +176,6 @@ def _result(run: _Run, warm: WarmUp, trace: Trace, timings: Timings, warm_gradie
         num_warmup_gradients=warm_gradients,
         num_failed=run.num_failed,
         seed=int(seed),
+        search=search,
+        num_updates=num_updates,
     )

@@ -5,7 +5,9 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float, Int
 
+from whmc.estimate.weights import solve_balance
 from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_components_of
 
 ACCEPTANCE_GOAL = 0.8
 """Acceptance that local step sizes aim at; between .65 and .9 the cost of an effective draw hardly changes."""
@@ -65,18 +67,14 @@ def tune_weights(
 
     With F_ik the mean acceptance of moves from i to k over all moves from i, the weights solve
     sum_i W_i F_ik = W_k sum_j F_kj. Acceptance probabilities, not acceptances: a mode that no chain has entered yet is
-    weighed too (Bennett 1976). One pseudo-move with the present weights keeps the chain of charts connected.
+    weighed too (Bennett 1976). Pseudo-moves with the present weights, as many from each chart as there are charts, keep
+    the charts connected, and keep a light one's weight from the chance of being proposed once or never.
     """
     size = len(log_weight)
-    weight = np.exp(log_weight)
-    flow = np.tile(weight, (size, 1))
+    flow = size * np.tile(np.exp(log_weight), (size, 1))
     np.add.at(flow, (label, proposed), acceptance)
-    flow /= (1 + np.bincount(label, minlength=size))[:, None]
-    np.fill_diagonal(flow, 0.0)
-    balance = flow.T - np.diag(flow.sum(axis=1))
-    balance[-1] = 1.0
-    solved = np.linalg.lstsq(balance, np.eye(size)[-1], rcond=None)[0]
-    solved = np.maximum(solved, WEIGHT_FLOOR / size)
+    flow /= (size + np.bincount(label, minlength=size))[:, None]
+    solved = np.maximum(solve_balance(flow), WEIGHT_FLOOR / size)
     return np.log(solved / solved.sum())
 
 
@@ -162,19 +160,4 @@ def log_ratio_of(
     library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     """log w = log pi - log q at many points, without compiling anything."""
-    from scipy.special import gammaln
-
-    inverse, locations, size = np.asarray(library.inverse_scale), np.asarray(library.location), library.size
-    rows = []
-    for k in range(size):
-        shift = position - locations[k]
-        z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
-        rows.append(np.sum(z**2, axis=1))
-    square, dof, dim = np.stack(rows), float(library.dof), library.dim
-    if np.isinf(dof):
-        base = -0.5 * square - 0.5 * dim * np.log(2 * np.pi)
-    else:
-        log_norm = gammaln(0.5 * (dof + dim)) - gammaln(0.5 * dof) - 0.5 * dim * np.log(dof * np.pi)
-        base = log_norm - 0.5 * (dof + dim) * np.log1p(square / dof)
-    offset = (np.asarray(library.log_weight) - np.asarray(library.log_det))[:size, None]
-    return logdensity - np.logaddexp.reduce(base + offset, axis=0)
+    return logdensity - np.logaddexp.reduce(log_components_of(library, position), axis=0)

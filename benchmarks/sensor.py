@@ -1,0 +1,298 @@
+"""The 8+3 sensor network with unknown modes: error of the mean against wall seconds, beside two peers.
+
+REM: relative error of the mean, |mean - reference|_1 / |reference|_1. Seconds count from the start of a fresh process,
+imports, search, compilation and warm-up included. Figure of merit: 1 / (REM² seconds). Peers start in the same box:
+BlackJAX's adaptive tempered SMC with HMC moves, and a parallel tempering with HMC moves.
+
+The reference has an error of its own (`floor` below is its size as a REM): no REM much below it means anything.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import whmc
+from whmc.estimate.weights import standard_error
+from whmc.testing.sensor import sensor_data, sensor_network
+
+IMPORTED = time.time()
+LOW, WIDTH = -0.3, 1.5
+CURVE = (15, 20, 25, 30, 45)
+FACTS = sensor_data()["reference"]
+REFERENCE = np.array(FACTS["recommended_mean"])
+
+
+def rem(mean):
+    return float(np.abs(mean - REFERENCE).sum() / np.abs(REFERENCE).sum())
+
+
+def in_minor(draws):
+    """Whether sensor 0 is on its true side, the lighter one."""
+    return ((draws[..., 0] - 0.5) * 0.4 + (draws[..., 1] - 0.3) * 0.2 > 0).astype(float)
+
+
+def merit(error, seconds):
+    return 1 / (error**2 * seconds)
+
+
+def ours(seed, draws, began):
+    """One run of `sample`, and a second one with nothing left to compile."""
+    target, imported = sensor_network(), time.time() - began
+    result = whmc.sample(target, seed=seed, draws=draws, progress=False)
+    clock = result.timings
+    start = imported + clock.total - clock.sampling
+    # sampling has a constant rate: at t this share of the draws is made
+    counts = {t: int(min(1.0, (t - start) / clock.sampling) * draws) for t in CURVE}
+    curve = {t: rem(result.draws[:, :n].mean(axis=(0, 1))) if n > 0 else np.inf for t, n in counts.items()}
+    minor = in_minor(result.draws)[..., None]
+    row = {
+        "import": imported,
+        "search": clock.search,
+        "compile": clock.prepare + clock.compile,
+        "warm-up": clock.warmup,
+        "sampling": clock.sampling,
+        "end": start + clock.sampling,
+        "curve": curve,
+        "rem": curve[20],
+        "seconds": 20.0,
+        "minor": float(minor.mean()),
+        "minor se": float(standard_error(minor)[0]),
+        "log evidence": float(result.log_evidence),
+        "log evidence se": float(result.log_evidence_se),
+        "alarms": [str(alarm) for alarm in result.alarms],
+    }
+    del result
+    again = time.time()
+    second = whmc.sample(target, seed=seed + 1000, draws=int(draws * min(1, 5 / clock.sampling)), progress=False)
+    row["again seconds"] = time.time() - again
+    row["again rem"] = rem(second.draws.mean(axis=(0, 1)))
+    return row
+
+
+def smc(seed, particles=2000, target_ess=0.7, moves=5, leaps=10, acceptance=0.8):
+    """Adaptive tempered SMC. Returns a function of key and deadline: mean, share of the minor mode.
+
+    The uniform prior on the box becomes a logistic one on the line, where no trajectory hits a wall. At each
+    temperature masses are the particles' variances, and the step follows the acceptance rate of the last one.
+    """
+    import blackjax
+    from blackjax.smc import adaptive_tempered
+    from blackjax.smc.resampling import systematic
+
+    logdensity = sensor_network().logdensity
+
+    def place(u):
+        return LOW + WIDTH * jax.nn.sigmoid(u)
+
+    kernel = adaptive_tempered.build_kernel(
+        lambda u: jnp.sum(jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u)),
+        lambda u: logdensity(place(u)),
+        blackjax.hmc.build_kernel(),
+        blackjax.hmc.init,
+        systematic,
+        target_ess,
+    )
+
+    @jax.jit
+    def step(key, state, size):
+        spread = state.weights @ (state.particles - state.weights @ state.particles) ** 2
+        settings = {
+            "step_size": size[None],
+            "inverse_mass_matrix": spread[None],
+            "num_integration_steps": jnp.array([leaps]),
+        }
+        state, info = kernel(key, state, moves, settings)
+        return state, size * jnp.exp(2 * (jnp.mean(info.update_info.acceptance_rate) - acceptance))
+
+    def run(key, deadline):
+        key, here = jax.random.split(key)
+        state = adaptive_tempered.init(jax.random.logistic(here, (particles, 16)))
+        state, size, last = state._replace(tempering_param=jnp.asarray(0.0)), jnp.asarray(0.3), 0.0
+        while last < 1:  # once more when the temperature is one: BlackJAX moves first and weighs then
+            last, (key, here) = float(state.tempering_param), jax.random.split(key)
+            state, size = step(here, state, size)
+        draws, weights = np.asarray(place(state.particles)), np.asarray(state.weights)
+        return weights @ draws, float(weights @ in_minor(draws))
+
+    return run
+
+
+def tempering(seed, rungs=10, hottest=0.05, replicas=16, leaps=10, burn=800, block=100, masses=True):
+    """Parallel tempering. Returns a function of key and deadline: mean, share of the minor mode.
+
+    Burn-in learns each rung's steps: halfway their proportions, from its draws, and throughout their size.
+    """
+    beta, rung = jnp.geomspace(1, hottest, rungs), jnp.arange(rungs)
+    slope = jax.vmap(jax.vmap(jax.value_and_grad(sensor_network().logdensity)))
+
+    def iterate(key, x, size, odd):
+        """An HMC move of every rung, then swaps of neighbours; returns the acceptance rate of the moves too."""
+        keys = jax.random.split(key, 4)
+        momentum, height = jax.random.normal(keys[0], x.shape), beta[:, None]
+        h = size * jax.random.uniform(keys[1], (replicas, rungs, 1), minval=0.7, maxval=1.3)
+
+        def leap(_, at):
+            y, p, _, g = at
+            p = p + 0.5 * h * height * g
+            y = y + h * p
+            f, g = slope(y)
+            return y, p + 0.5 * h * height * g, f, g
+
+        before, g = slope(x)
+        y, p, after, _ = jax.lax.fori_loop(0, leaps, leap, (x, momentum, before, g))
+        log_ratio = beta * (after - before) + 0.5 * jnp.sum(momentum**2 - p**2, axis=-1)
+        rate = jnp.nan_to_num(jnp.exp(jnp.minimum(log_ratio, 0)))
+        accepted = jax.random.uniform(keys[2], rate.shape) < rate
+        x, f = jnp.where(accepted[..., None], y, x), jnp.where(accepted, after, before)
+        other = jnp.clip(jnp.where((rung + odd) % 2 == 0, rung + 1, rung - 1), 0, rungs - 1)
+        other = jnp.where(other[other] == rung, other, rung)
+        coin = jnp.log(jax.random.uniform(keys[3], rate.shape))[:, jnp.minimum(rung, other)]  # one for each pair
+        swapped = coin < (beta - beta[other]) * (f[:, other] - f)
+        return jnp.where(swapped[..., None], x[:, other], x), rate.mean(axis=0)
+
+    @partial(jax.jit, static_argnames="length")
+    def steps(key, x, size, gain, length):
+        """Positions at all iterations; steps follow the acceptance rate with this gain, in burn-in alone."""
+
+        def body(carry, now):
+            x, size = carry
+            x, rate = iterate(now[0], x, size, now[1])
+            return (x, size * jnp.exp(gain * (rate - 0.8))[:, None]), x
+
+        return jax.lax.scan(body, (x, size), (jax.random.split(key, length), jnp.arange(length) % 2))
+
+    def run(key, deadline):
+        key, here = jax.random.split(key)
+        x = jax.random.uniform(here, (replicas, rungs, 16), minval=LOW, maxval=LOW + WIDTH)
+        size, seen, draws = jnp.full((rungs, 16), 0.01), [], []
+        for n in range(burn // block):
+            key, here = jax.random.split(key)
+            (x, size), trace = steps(here, x, size, 0.2 if 2 * n < burn // block else 0.05, block)
+            seen.append(np.asarray(trace))
+            if masses and n == burn // block // 2:
+                spread = np.concatenate(seen[n // 2 :]).std(axis=(0, 1))
+                size = size * spread / np.exp(np.log(spread).mean(axis=1, keepdims=True))
+        while not draws or time.time() < deadline:
+            key, here = jax.random.split(key)
+            (x, size), trace = steps(here, x, size, 0.0, block)
+            draws.append(np.asarray(trace[:, :, 0]).reshape(-1, 16))
+        draws = np.concatenate(draws)
+        return draws.mean(axis=0), float(in_minor(draws).mean())
+
+    return run
+
+
+PEERS = {"smc": smc, "pt": tempering}
+
+
+def peer(name, seed, began, budget):
+    """One run of a peer, and a second one with nothing left to compile, on another key and for as long."""
+    jax.config.update("jax_enable_x64", True)
+    run, imported = PEERS[name](seed), time.time() - began
+    mean, minor = run(jax.random.key(seed), began + budget)
+    seconds, again = time.time() - began, time.time()
+    second, _ = run(jax.random.key(seed + 1000), again + budget)
+    return {
+        "import": imported,
+        "seconds": seconds,
+        "rem": rem(mean),
+        "minor": minor,
+        "again seconds": time.time() - again,
+        "again rem": rem(second),
+    }
+
+
+def child(options):
+    began = options.began or IMPORTED
+    if options.peer:
+        return peer(options.peer, options.one, began, options.budget)
+    return ours(options.one, options.draws, began)
+
+
+def fresh(seed, name, options):
+    """A measurement in a process of its own."""
+    command = [sys.executable, __file__, "--one", seed, "--draws", options.draws, "--budget", options.budget]
+    command += ["--peer", name] if name != "whmc" else []
+    # the start of the process is ours to tell: the child only knows when its imports were done
+    done = subprocess.run([str(c) for c in [*command, "--began", time.time()]], stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def show_ours(seed, row):
+    parts = " ".join(f"{row[key]:8.1f}" for key in ("import", "search", "compile", "warm-up", "sampling"))
+    curve = " ".join(f"{row['curve'][str(t)]:7.4f}" for t in CURVE)
+    print(
+        f"{seed:4d} {parts} {curve}   {row['minor']:.4f} ± {row['minor se']:.4f}"
+        f"   {row['log evidence']:.3f} ± {row['log evidence se']:.3f}",
+        *(f"\n     {alarm}" for alarm in row["alarms"]),
+        flush=True,
+    )
+
+
+def show_merits(table):
+    """Medians over the seeds; returns the figure of merit with compilation, for each."""
+    found = {}
+    print("\n         with compile:  REM  seconds    merit   without:  REM  seconds    merit    minor mode")
+    for name, rows in table.items():
+        cells = []
+        for prefix in ("", "again "):
+            errors, seconds = (np.array([row[prefix + key] for row in rows]) for key in ("rem", "seconds"))
+            merits = np.median(merit(errors, seconds))
+            found[prefix + name] = merits
+            cells.append(f"{np.median(errors):8.4f} {np.median(seconds):8.1f} {merits:8.0f}")
+        share = [row["minor"] for row in rows]
+        print(f"{name:18s} {cells[0]} {cells[1]:>36s}    {np.median(share):.3f} ({min(share):.3f} .. {max(share):.3f})")
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=60000, help="of each of our 16 chains: enough to last 45 s in all")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds for parallel tempering")
+    parser.add_argument("--out", type=Path, help="JSON of all measurements")
+    parser.add_argument("--one", type=int, help="only this seed, in this process, as a line of JSON")
+    parser.add_argument("--peer", choices=PEERS, help="with --one: this peer instead of whmc")
+    parser.add_argument("--began", type=float, help="with --one: when the process was started")
+    options = parser.parse_args()
+    if options.one is not None:
+        print(json.dumps(child(options)))
+        return 0
+
+    print("seed   import   search  compile  warm-up sampling " + " ".join(f"REM {t}s" for t in CURVE), flush=True)
+    table = {"whmc": [], "smc": [], "pt": []}
+    for seed in range(options.seeds):
+        for name, rows in table.items():  # in turn, so that a busy machine is so for all
+            rows.append(fresh(seed, name, options))
+        show_ours(seed, table["whmc"][-1])
+    merits = show_merits(table)
+    if options.out:
+        options.out.write_text(json.dumps(table, indent=1))
+    ratio, ratio_again = (
+        merits[prefix + "whmc"] / max(merits[prefix + name] for name in PEERS) for prefix in ("", "again ")
+    )
+    print(f"ours to the best peer: {ratio:.1f} with compile, {ratio_again:.1f} without")
+
+    rows = table["whmc"]
+    at = {t: np.median([row["curve"][str(t)] for row in rows]) for t in CURVE}
+    missed = {
+        f"median REM at 20 s {at[20]:.4f}, above .002": at[20] > 0.002,
+        f"median REM at 45 s {at[45]:.4f}, above .001": at[45] > 0.001,
+        "minor mode outside .107 ± .01": any(abs(row["minor"] - 0.107) > 0.01 for row in rows),
+        "log evidence more than .05 from -14.37": any(abs(row["log evidence"] + 14.37) > 0.05 for row in rows),
+        f"figure of merit {ratio:.1f} times the best peer's, below 10": not ratio >= 10,
+    }
+    print("\n".join(what for what, miss in missed.items() if miss) or "all promises kept")
+    return 1 if any(missed.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,267 @@
+"""Adaptation at regenerations, while chains run (Algorithm 2): exact, for a chain only changes its kernel there.
+
+Chains run with the kernel and library that they have. Meanwhile the start region is searched by the residual energy,
+and visits are counted. An update waits until a chain regenerates: that chain stops there, takes the new kernel, and
+starts afresh from the new Q. A chain that no update waits for never stops.
+"""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from whmc.kernels.base import AbstractKernel, ChainState, make_state
+from whmc.kernels.noise import draw_noise
+from whmc.modes.finders import Known, Residual
+from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import draw_mixture, draw_radius, log_components_of
+from whmc.modes.search import FLOOR, MAX_STARTS, Hunt, Search
+from whmc.pytree import pytree
+from whmc.run.block import Trace, regenerated
+from whmc.run.chains import Chains
+from whmc.run.rounds import moves, with_settings
+from whmc.run.tuning import Charts, fit_charts, log_ratio_of
+from whmc.target import Target
+
+STARTS = 256
+"""Starts of one search; there is one after each block in which a chain regenerated. Most start on known ground, which
+costs one evaluation."""
+
+TRIES = 256
+"""Proposals at a time for a draw from Q by rejection."""
+
+PATIENCE = 20
+"""Blocks beyond the draws asked for that a run goes on while a chain still lacks a mode that was found."""
+
+
+@pytree
+class Restart:
+    """States drawn from Q, and whether each draw succeeded."""
+
+    states: ChainState
+    drawn: Bool[Array, " chains"]
+
+
+class Adaptation:
+    """Sampling with updates at regenerations. `kernel` and `library` are the newest."""
+
+    def __init__(
+        self,
+        run: Chains,
+        kernel: AbstractKernel,
+        library: ModeLibrary,
+        search: Search | None,
+        seed: int,
+        max_modes: int,
+    ) -> None:
+        if run.target.starts is None:
+            raise ValueError("adapt='regeneration' searches the start region: give Target(..., starts=(low, high))")
+        if not any(hasattr(move, "log_threshold") for move in moves(kernel)):
+            raise ValueError("adapt='regeneration' needs a kernel with Independence(): there are no regenerations else")
+        self.run, self.max_modes, self.search = run, max_modes, search
+        self.versions = [(kernel, library)]
+        self.version = np.zeros(run.num, int)
+        self.rows: list[list[Trace]] = [[] for _ in range(run.num)]
+        self.key = jax.random.fold_in(jax.random.key(seed), 2)  # 0 is the chains', 1 the first search's
+        self.period = self.num_updates = self.num_regenerations = 0
+        self.next_refit = 2 * run.length
+        self.hunt = Hunt(run.target, max_modes)
+        if search is not None:
+            self.hunt.recall(search)
+        else:
+            self.hunt.know(library, np.zeros(library.size))
+
+    @property
+    def kernel(self) -> AbstractKernel:
+        return self.versions[-1][0]
+
+    @property
+    def library(self) -> ModeLibrary:
+        return self.versions[-1][1]
+
+    def sample(self, num_draws: int) -> Trace:
+        """`num_draws` draws of each chain; rows (draws, chains, ...)."""
+        patience = PATIENCE
+        while True:
+            missing = num_draws - np.array([sum(map(_length, rows)) for rows in self.rows])
+            short = missing > 0
+            if not short.any():
+                behind = np.array([self.versions[v][1].size < self.library.size for v in self.version])
+                if not behind.any() or patience == 0:
+                    break
+                patience -= 1
+                short = behind
+            self._period(short, int(np.max(missing, initial=0)) or self.run.length)
+            done = num_draws - max(int(missing.max()), 0)
+            self.run.progress.say("sampling", done, num_draws, f"{self.library.size} charts")
+        chains = [jax.tree.map(lambda *parts: np.concatenate(parts)[:num_draws], *rows) for rows in self.rows]
+        trace = jax.tree.map(lambda *columns: np.stack(columns, axis=1), *chains)
+        # charts have changed on the way: what is reported is seen from the newest
+        label = log_components_of(self.library, trace.position.reshape(-1, self.run.target.dim)).argmax(axis=0)
+        return dataclasses.replace(trace, label=label.reshape(trace.label.shape))
+
+    def _period(self, active: Bool[np.ndarray, " chains"], num_steps: int) -> None:
+        """One block of the active chains with the kernels they have; then updates are made, to wait."""
+        newest = len(self.versions) - 1
+        before = self.num_regenerations
+        for v in np.unique(self.version[active]):
+            mine = active & (self.version == v)
+            kernel, library = self.versions[v]
+            length = min(num_steps, self.run.length)
+            trace, made = self.run.block(kernel, library, length, mine, bool(v < newest))
+            flags = regenerated(trace.info)
+            for c in np.flatnonzero(mine):
+                self.rows[c].append(jax.tree.map(lambda part, c=c, n=made[c]: part[:n, c], trace))
+                self.num_regenerations += int(flags[: made[c], c].sum())
+            if v < newest:
+                stopped = mine & (made > 0) & flags[np.maximum(made - 1, 0), np.arange(self.run.num)]
+                self._restart(stopped)
+        self.period += 1
+        if self.num_regenerations > before:
+            self._search()
+        if not np.any(self.version < len(self.versions) - 1) and min(map(_total, self.rows)) >= self.next_refit:
+            self.next_refit *= 2
+            self._update(self._by_visits())
+
+    def _restart(self, stopped: Bool[np.ndarray, " chains"]) -> None:
+        """Chains that regenerated take the newest kernel and a state from its Q, in place of the one they had."""
+        if not stopped.any():
+            return
+        kernel, library = self.versions[-1]
+        key = jax.random.fold_in(jax.random.fold_in(self.key, self.period), 1)
+        restart = _draw_restart(key, self.run.target, library, _threshold(kernel), num=self.run.num)
+        # where Q is too hard to draw from the old kernel goes on, which is also exact
+        taken = stopped & np.asarray(restart.drawn)
+        if not taken.any():
+            return
+        states = jax.tree.map(
+            lambda new, old: jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old),
+            restart.states,
+            self.run.states,
+        )
+        self.run.states = states
+        for c in np.flatnonzero(taken):
+            row = _restarted(self.rows[c][-1], jax.tree.map(lambda part, c=c: part[c], restart.states))
+            if library.size > self.versions[self.version[c]][1].size:
+                self.rows[c] = [row]  # draws from before a mode was known say nothing about it
+            else:
+                self.rows[c] = [*self.rows[c][:-1], _all_but_last(self.rows[c][-1]), row]
+            self.version[c] = len(self.versions) - 1
+
+    def _search(self) -> None:
+        """More starts on the residual energy; what they find waits as an update."""
+        hunt, library = self.hunt, self.library
+        if library.size >= self.max_modes or hunt.num_starts >= MAX_STARTS:
+            return
+        position, logdensity = self._recent()
+        log_evidence = float(np.median(log_ratio_of(library, position, logdensity)))
+        size = len(hunt.peaks)
+        key = jax.random.fold_in(jax.random.fold_in(self.key, self.period), 0)
+        hunt.take(Residual().find(key, self.run.target, STARTS, Known(library, log_evidence)))
+        step_size = float(np.median(library.charts()[3]))
+        for n in reversed(range(size, len(hunt.peaks))):
+            if hunt.peaks[n].log_mass - log_evidence < np.log(FLOOR):
+                hunt.forget(n)  # peaks and charts keep the same numbers
+        for peak in hunt.peaks[size:]:
+            log_share = peak.log_mass - log_evidence
+            library = library.add(peak.location, peak.scale, log_weight=log_share, step_size=step_size)
+        if library.size > self.library.size:
+            self._update(library)
+
+    def _by_visits(self) -> ModeLibrary:
+        """Charts from all draws of each label, weights by visits (section 4.1), a few pseudo-visits for each chart."""
+        library = self.library
+        position = np.concatenate([part.position for rows in self.rows for part in rows])
+        logdensity = np.concatenate([part.logdensity for rows in self.rows for part in rows])
+        label = np.concatenate([part.label for rows in self.rows for part in rows])
+        location, scale, log_weight, step_size = library.charts()
+        visits = np.bincount(label, minlength=library.size) + 5 * library.size * np.exp(log_weight)
+        charts = fit_charts(Charts(location, scale), position, logdensity, label)
+        return ModeLibrary.from_charts(
+            charts.location,
+            charts.scale,
+            log_weight=np.log(visits),
+            step_size=step_size,
+            mode=library.mode_of,
+            capacity=library.capacity,
+            dof=float(library.dof),
+        )
+
+    def _update(self, library: ModeLibrary) -> None:
+        """A new version of the kernel, which waits for the chains to regenerate."""
+        position, logdensity = self._recent()
+        threshold = float(np.median(log_ratio_of(library, position, logdensity)))
+        self.versions.append((with_settings(self.kernel, log_threshold=threshold), library))
+        self.num_updates += 1
+
+    def _recent(self) -> tuple[Float[np.ndarray, "n dim"], Float[np.ndarray, " n"]]:
+        """Draws of the last block of each chain."""
+        last = [rows[-1] for rows in self.rows if rows]
+        return np.concatenate([part.position for part in last]), np.concatenate([part.logdensity for part in last])
+
+    def report(self) -> Search:
+        """The account of all searches, for the newest library."""
+        hunt, old = self.hunt, self.search
+        found = hunt.account()
+        return Search(
+            library=self.library,
+            starts=self.library.charts()[0],
+            hits=np.array([*hunt.hits[: self.library.size]]),
+            spurious=np.zeros((0, self.run.target.dim)) if old is None else old.spurious,
+            spurious_share=np.zeros(0) if old is None else old.spurious_share,
+            num_found=self.library.size + (0 if old is None else old.num_capped),
+            num_capped=0 if old is None else old.num_capped,
+            **found,
+        )
+
+
+def _length(part: Trace) -> int:
+    return len(part.logdensity)
+
+
+def _total(rows: list[Trace]) -> int:
+    return sum(map(_length, rows))
+
+
+def _all_but_last(part: Trace) -> Trace:
+    return jax.tree.map(lambda rows: rows[:-1], part)
+
+
+def _restarted(part: Trace, state: ChainState) -> Trace:
+    """The row of the regeneration, with the draw from the new Q in place of the old one."""
+    row = jax.tree.map(lambda rows: rows[-1:], part)
+    return Trace(
+        np.asarray(state.position)[None],
+        np.asarray(state.logdensity)[None],
+        np.asarray(state.log_mixture)[None],
+        np.asarray(jnp.argmax(state.log_components))[None],
+        row.info,
+    )
+
+
+def _threshold(kernel: AbstractKernel) -> Float[Array, ""]:
+    return next(jnp.asarray(move.log_threshold) for move in moves(kernel) if hasattr(move, "log_threshold"))
+
+
+@partial(jax.jit, static_argnames="num")
+def _draw_restart(
+    key: Array, target: Target, library: ModeLibrary, log_threshold: Float[Array, ""], *, num: int
+) -> Restart:
+    """Q of Eq. (12) [TSQ:Q] by rejection: theta ~ q, kept with probability min(1, w/c)."""
+
+    def one(key: Array) -> tuple[ChainState, Bool[Array, ""]]:
+        key_noise, key_radius, key_coin = jax.random.split(key, 3)
+        noise = draw_noise(key_noise, 1, library.dim)
+        _, position = draw_mixture(noise.uniform[0], noise.normal * draw_radius(key_radius, library.dof), library)
+        state, _ = make_state(position, target, library)
+        return state, jnp.log(jax.random.uniform(key_coin)) < state.log_ratio - log_threshold
+
+    def chain(key: Array) -> tuple[ChainState, Bool[Array, ""]]:
+        states, kept = jax.vmap(one)(jax.random.split(key, TRIES))
+        first = jnp.argmax(kept)
+        return jax.tree.map(lambda rows: rows[first], states), kept[first]
+
+    return Restart(*jax.lax.map(chain, jax.random.split(key, num)))

@@ -1,0 +1,117 @@
+"""The chains of a run: their states, how many steps each has made, and what they cost."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from whmc.kernels.base import AbstractKernel, StepInfo
+from whmc.modes.library import ModeLibrary
+from whmc.run.block import Trace, run_block, start_chains
+from whmc.run.progress import Progress
+from whmc.target import Target
+
+BLOCK = 100
+"""Steps a block at most: long enough that Python costs nothing, short enough for a live progress line."""
+
+
+def infos(info: StepInfo | tuple[StepInfo, ...]) -> tuple[StepInfo, ...]:
+    """The infos of a step, one for each move of the kernel."""
+    return info if isinstance(info, tuple) else (info,)
+
+
+def block_length(num: int, dim: int) -> int:
+    """At most a hundred steps a block, fewer where their random numbers would fill the memory."""
+    return int(np.clip(4_000_000 // (num * dim), 10, BLOCK))
+
+
+class Chains:
+    """Chains that run side by side in one compiled block."""
+
+    def __init__(self, target: Target, library: ModeLibrary, seed: int, positions: Array, progress: Progress) -> None:
+        self.target, self.progress, self.key = target, progress, jax.random.key(seed)
+        self.states, failed = start_chains(target, library, positions)
+        self.num = len(positions)
+        self.length = block_length(*positions.shape)
+        self.made = np.zeros(self.num, int)
+        self.num_gradients, self.num_failed = 0, int(jnp.sum(failed))
+        _require_start(positions, np.asarray(self.states.logdensity))
+
+    def compile(self, kernel: AbstractKernel, library: ModeLibrary) -> None:
+        """No steps at all: what is left of the call is the compilation."""
+        self.progress.say("compile", 0, 1)
+        self._dispatch(kernel, library, 0, np.ones(self.num, bool), False)
+        jax.block_until_ready(self.states)
+
+    def steps(self, phase: str, kernel: AbstractKernel, library: ModeLibrary, num_steps: int, total: int) -> Trace:
+        """`num_steps` steps of all chains, in blocks; the trace as NumPy arrays (steps, chains, ...)."""
+        everyone, parts = np.ones(self.num, bool), []
+        waiting: list[tuple[Trace, int]] = []
+        done = 0
+        for start in range(0, max(num_steps, 1), self.length):
+            length = min(self.length, num_steps - start)
+            trace, _ = self._dispatch(kernel, library, length, everyone, False)
+            self.made += length
+            waiting.append((trace, length))
+            if len(waiting) > 1:  # the next block computes while this one is taken in
+                parts.append(self._take(*waiting.pop(0)))
+            done += length
+            self.progress.say(phase, done, total, f"{self.num_gradients} gradients")
+        parts.append(self._take(*waiting.pop()))
+        return jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+
+    def block(
+        self,
+        kernel: AbstractKernel,
+        library: ModeLibrary,
+        num_steps: int,
+        active: Bool[np.ndarray, " chains"],
+        update_waits: bool,
+    ) -> tuple[Trace, Int[np.ndarray, " chains"]]:
+        """One block of the active chains: the trace, and how many steps of it each chain made."""
+        rows, steps = self._dispatch(kernel, library, num_steps, active, update_waits)
+        trace, made = jax.tree.map(np.asarray, rows), np.array(steps)
+        self.made += made
+        ran = np.arange(self.length)[:, None] < made
+        self.num_gradients += int(sum(np.sum(info.num_gradients, where=ran) for info in infos(trace.info)))
+        self.num_failed += int(sum(np.sum(info.num_failed, where=ran) for info in infos(trace.info)))
+        return trace, made
+
+    def _dispatch(
+        self,
+        kernel: AbstractKernel,
+        library: ModeLibrary,
+        num_steps: int,
+        active: Bool[np.ndarray, " chains"],
+        update_waits: bool,
+    ) -> tuple[Trace, Array]:
+        self.states, trace, made = run_block(
+            kernel,
+            self.target,
+            library,
+            self.states,
+            self.key,
+            jnp.asarray(self.made),
+            jnp.asarray(num_steps),
+            jnp.asarray(active),
+            jnp.asarray(update_waits),
+            length=self.length,
+        )
+        return trace, made
+
+    def _take(self, trace: Trace, length: int) -> Trace:
+        """A block's trace as NumPy arrays, its costs counted."""
+        trace = jax.tree.map(lambda rows: np.asarray(rows)[:length], trace)
+        self.num_gradients += int(sum(np.sum(info.num_gradients) for info in infos(trace.info)))
+        self.num_failed += int(sum(np.sum(info.num_failed) for info in infos(trace.info)))
+        return trace
+
+
+def _require_start(positions: Array, logdensity: np.ndarray) -> None:
+    bad = ~np.isfinite(logdensity)
+    if np.any(bad):
+        c = int(np.argmax(bad))
+        raise ValueError(
+            f"{int(bad.sum())} of {len(bad)} chains cannot start: log density or its gradient is not finite, "
+            f"first at {np.asarray(positions)[c]}; move the start"
+        )

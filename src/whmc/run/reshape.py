@@ -1,0 +1,186 @@
+"""Which charts there are and of what family: duplicates merged, bent modes split, heavy tails met. All NumPy."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_components_of
+
+SAME = 0.05
+"""Charts nearer than this in Bhattacharyya's distance describe one mode twice."""
+
+SPLIT_GAIN = 1.0
+"""Mean log density, in nats a draw and on draws that were held out, that several charts must gain over one. Charts cost
+time at every step, a split costs a compilation, and local moves slow down at the seams: for less it does not pay."""
+
+DOFS = (30.0, 10.0, 5.0, 3.0)
+DOF_GAIN = 0.05
+"""Mean log density a draw that a Student-t base must gain over the Gaussian, which is the simpler and has throats."""
+
+
+def merge_duplicates(library: ModeLibrary) -> ModeLibrary:
+    """The library with charts that describe the same mode merged."""
+    first = 0
+    while first < library.size:
+        second = first + 1
+        while second < library.size:
+            if _distance(library, first, second) < SAME:
+                library = library.merge(first, second)
+            else:
+                second += 1
+        first += 1
+    return library
+
+
+def _distance(library: ModeLibrary, first: int, second: int) -> float:
+    """Bhattacharyya's distance of two charts."""
+    gap = np.asarray(library.location[first] - library.location[second])
+    a, b = (np.asarray(library.covariance[k]) for k in (first, second))
+    mean = 0.5 * (a + b)
+    log_dets = np.asarray(library.log_det)[[first, second]]
+    if library.diagonal:
+        square, log_det = np.sum(gap**2 / mean), 0.5 * np.sum(np.log(mean))
+    else:
+        factor = np.linalg.cholesky(mean)
+        square, log_det = np.sum(np.linalg.solve(factor, gap) ** 2), np.sum(np.log(np.diagonal(factor)))
+    return float(0.125 * square + log_det - 0.5 * log_dets.sum())
+
+
+def with_best_dof(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> ModeLibrary:
+    """Gaussian or Student-t base, whichever gives the draws more density under q.
+
+    A Student-t of the same covariance has its scales smaller by sqrt((nu - 2)/nu).
+    """
+    plain = dataclasses.replace(library, dof=jnp.asarray(np.inf, float))
+    best, height = plain, _log_density(plain, position) + DOF_GAIN
+    for dof in DOFS:
+        tried = rescaled(plain, np.sqrt((dof - 2) / dof), dof)
+        seen = _log_density(tried, position)
+        if seen > height:
+            best, height = tried, seen
+    return best
+
+
+def rescaled(library: ModeLibrary, factor: float, dof: float) -> ModeLibrary:
+    """All scales times `factor`, on a base of `dof` degrees of freedom."""
+    location, scale, log_weight, step_size = library.charts()
+    return ModeLibrary.from_charts(
+        location,
+        scale * factor,
+        log_weight=log_weight,
+        step_size=np.minimum(step_size / factor, np.pi / 2),
+        mode=library.mode_of,
+        capacity=library.capacity,
+        dof=dof,
+    )
+
+
+def _log_density(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> float:
+    return float(np.mean(np.logaddexp.reduce(log_components_of(library, position), axis=0)))
+
+
+def split_charts(
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], label: Int[np.ndarray, " n"]
+) -> ModeLibrary:
+    """The library with the charts of bent modes replaced by several, which stay one mode."""
+    if library.diagonal:
+        return library
+    charts = [row for k in range(library.size) for row in _pieces(library, k, position[label == k])]
+    if len(charts) == library.size:
+        return library
+    location, scale, log_weight, step_size, mode = (np.array(column) for column in zip(*charts, strict=True))
+    return ModeLibrary.from_charts(
+        location,
+        scale,
+        log_weight=log_weight,
+        step_size=step_size,
+        mode=mode,
+        capacity=max(library.capacity, len(charts)),
+        dof=float(library.dof),
+    )
+
+
+Piece = tuple[np.ndarray, np.ndarray, float, float, int]
+
+
+def _pieces(library: ModeLibrary, k: int, draws: Float[np.ndarray, "n dim"]) -> list[Piece]:
+    """Chart k, or the charts that it is split into."""
+    location, scale, log_weight, step_size = (rows[k] for rows in library.charts())
+    mode = int(library.mode_of[k])
+    found = _mixture(draws)
+    if found is None:
+        return [(location, scale, float(log_weight), float(step_size), mode)]
+    pieces = []
+    for weight, mean, factor in zip(found.weight, found.mean, found.factor, strict=True):
+        # a step is measured in the chart's own scale: in the stiffest direction it stays as long as it was
+        ratio = np.linalg.norm(np.linalg.solve(factor, scale), 2)
+        size = float(min(step_size * ratio, np.pi / 2))
+        pieces.append((mean, factor, float(log_weight + np.log(weight)), size, mode))
+    return pieces
+
+
+def _mixture(draws: Float[np.ndarray, "n dim"]) -> "_Gaussians | None":
+    """Two or four Gaussians, if they give held-out draws much more density than one; four see rings, two do not."""
+    num, dim = draws.shape
+    if num < 40 * (dim + 1):
+        return None
+    fit, held = draws[::2], draws[1::2]
+    single = _Gaussians.of(fit, np.ones((len(fit), 1))).log_density(held).mean()
+    for size in (2, 4):
+        found = _expectation(fit, size)
+        if found.log_density(held).mean() - single > SPLIT_GAIN and num * found.weight.min() > 20 * (dim + 1):
+            return _expectation(draws, size)
+    return None
+
+
+def _expectation(draws: Float[np.ndarray, "n dim"], size: int) -> "_Gaussians":
+    """Expectation-maximisation, started from the draws nearest to each of `size` seeds that lie far apart."""
+    z = (draws - draws.mean(axis=0)) / (draws.std(axis=0) + 1e-300)
+    seeds = [int(np.argmax(np.sum(z**2, axis=1)))]
+    square = np.sum((z - z[seeds[0]]) ** 2, axis=1)
+    while len(seeds) < size:
+        seeds.append(int(np.argmax(square)))
+        square = np.minimum(square, np.sum((z - z[seeds[-1]]) ** 2, axis=1))
+    nearest = np.argmin([np.sum((z - z[seed]) ** 2, axis=1) for seed in seeds], axis=0)
+    shares = (nearest[:, None] == np.arange(size)).astype(float)
+    for _ in range(30):
+        found = _Gaussians.of(draws, shares)
+        shares = found.shares(draws)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Gaussians:
+    """A small mixture of Gaussians with full covariances."""
+
+    weight: np.ndarray
+    mean: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of(cls, draws: np.ndarray, shares: np.ndarray) -> "_Gaussians":
+        total = shares.sum(axis=0) + 1e-12
+        mean = (shares.T @ draws) / total[:, None]
+        ridge = 1e-6 * np.diag(draws.var(axis=0) + 1e-300)
+        factor = [
+            np.linalg.cholesky((s[:, None] * (draws - m)).T @ (draws - m) / t + ridge)
+            for s, m, t in zip(shares.T, mean, total, strict=True)
+        ]
+        return cls(total / total.sum(), mean, np.array(factor))
+
+    def log_components(self, draws: np.ndarray) -> np.ndarray:
+        rows = []
+        for weight, mean, factor in zip(self.weight, self.mean, self.factor, strict=True):
+            z = np.linalg.solve(factor, (draws - mean).T)
+            rows.append(np.log(weight) - np.sum(np.log(np.diagonal(factor))) - 0.5 * np.sum(z**2, axis=0))
+        return np.array(rows).T
+
+    def log_density(self, draws: np.ndarray) -> np.ndarray:
+        return np.logaddexp.reduce(self.log_components(draws), axis=1)
+
+    def shares(self, draws: np.ndarray) -> np.ndarray:
+        rows = self.log_components(draws)
+        return np.exp(rows - np.logaddexp.reduce(rows, axis=1)[:, None])
