@@ -4,7 +4,7 @@ REM: relative error of the mean, |mean - reference|_1 / |reference|_1. Seconds c
 imports, search, compilation and warm-up included. Figure of merit: 1 / (REM² seconds). Peers start in the same box:
 BlackJAX's adaptive tempered SMC with HMC moves, and a parallel tempering with HMC moves.
 
-The reference has an error of its own (`floor` below is its size as a REM): no REM much below it means anything.
+The reference has an error of its own, printed as a REM: no REM much below it means anything.
 """
 
 import argparse
@@ -28,6 +28,7 @@ LOW, WIDTH = -0.3, 1.5
 CURVE = (15, 20, 25, 30, 45)
 FACTS = sensor_data()["reference"]
 REFERENCE = np.array(FACTS["recommended_mean"])
+FLOOR = np.sqrt(2 / np.pi) * np.sum(FACTS["mean_se"]) / np.abs(REFERENCE).sum()  # E|error| = sqrt(2/pi) se
 
 
 def rem(mean):
@@ -71,13 +72,15 @@ def ours(seed, draws, began):
     }
     del result
     again = time.time()
-    second = whmc.sample(target, seed=seed + 1000, draws=int(draws * min(1, 5 / clock.sampling)), progress=False)
+    # the same seed: another may find another number of charts, and that is another compilation
+    second = whmc.sample(target, seed=seed, draws=int(draws * min(1, 5 / clock.sampling)), progress=False)
     row["again seconds"] = time.time() - again
+    row["again compile"] = second.timings.compile
     row["again rem"] = rem(second.draws.mean(axis=(0, 1)))
     return row
 
 
-def smc(seed, particles=2000, target_ess=0.7, moves=5, leaps=10, acceptance=0.8):
+def smc(particles=2000, target_ess=0.7, moves=5, leaps=10, acceptance=0.8):
     """Adaptive tempered SMC. Returns a function of key and deadline: mean, share of the minor mode.
 
     The uniform prior on the box becomes a logistic one on the line, where no trajectory hits a wall. At each
@@ -125,10 +128,10 @@ def smc(seed, particles=2000, target_ess=0.7, moves=5, leaps=10, acceptance=0.8)
     return run
 
 
-def tempering(seed, rungs=10, hottest=0.05, replicas=16, leaps=10, burn=800, block=100, masses=True):
+def tempering(rungs=10, hottest=0.05, replicas=16, leaps=10, burn=600, block=100, acceptance=0.8):
     """Parallel tempering. Returns a function of key and deadline: mean, share of the minor mode.
 
-    Burn-in learns each rung's steps: halfway their proportions, from its draws, and throughout their size.
+    Burn-in learns the step of each rung. Masses from its draws showed no gain in four runs of 10 s, on a busy machine.
     """
     beta, rung = jnp.geomspace(1, hottest, rungs), jnp.arange(rungs)
     slope = jax.vmap(jax.vmap(jax.value_and_grad(sensor_network().logdensity)))
@@ -137,7 +140,7 @@ def tempering(seed, rungs=10, hottest=0.05, replicas=16, leaps=10, burn=800, blo
         """An HMC move of every rung, then swaps of neighbours; returns the acceptance rate of the moves too."""
         keys = jax.random.split(key, 4)
         momentum, height = jax.random.normal(keys[0], x.shape), beta[:, None]
-        h = size * jax.random.uniform(keys[1], (replicas, rungs, 1), minval=0.7, maxval=1.3)
+        h = (size * jax.random.uniform(keys[1], (replicas, rungs), minval=0.7, maxval=1.3))[..., None]
 
         def leap(_, at):
             y, p, _, g = at
@@ -160,30 +163,26 @@ def tempering(seed, rungs=10, hottest=0.05, replicas=16, leaps=10, burn=800, blo
 
     @partial(jax.jit, static_argnames="length")
     def steps(key, x, size, gain, length):
-        """Positions at all iterations; steps follow the acceptance rate with this gain, in burn-in alone."""
+        """Cold positions at all iterations; steps follow the acceptance rate with this gain, in burn-in alone."""
 
         def body(carry, now):
             x, size = carry
             x, rate = iterate(now[0], x, size, now[1])
-            return (x, size * jnp.exp(gain * (rate - 0.8))[:, None]), x
+            return (x, size * jnp.exp(gain * (rate - acceptance))), x[:, 0]
 
         return jax.lax.scan(body, (x, size), (jax.random.split(key, length), jnp.arange(length) % 2))
 
     def run(key, deadline):
         key, here = jax.random.split(key)
         x = jax.random.uniform(here, (replicas, rungs, 16), minval=LOW, maxval=LOW + WIDTH)
-        size, seen, draws = jnp.full((rungs, 16), 0.01), [], []
+        size, draws = jnp.full(rungs, 0.01), []
         for n in range(burn // block):
             key, here = jax.random.split(key)
-            (x, size), trace = steps(here, x, size, 0.2 if 2 * n < burn // block else 0.05, block)
-            seen.append(np.asarray(trace))
-            if masses and n == burn // block // 2:
-                spread = np.concatenate(seen[n // 2 :]).std(axis=(0, 1))
-                size = size * spread / np.exp(np.log(spread).mean(axis=1, keepdims=True))
+            (x, size), _ = steps(here, x, size, 0.2 / (1 + n), block)
         while not draws or time.time() < deadline:
             key, here = jax.random.split(key)
-            (x, size), trace = steps(here, x, size, 0.0, block)
-            draws.append(np.asarray(trace[:, :, 0]).reshape(-1, 16))
+            (x, size), cold = steps(here, x, size, 0.0, block)
+            draws.append(np.asarray(cold).reshape(-1, 16))
         draws = np.concatenate(draws)
         return draws.mean(axis=0), float(in_minor(draws).mean())
 
@@ -196,7 +195,7 @@ PEERS = {"smc": smc, "pt": tempering}
 def peer(name, seed, began, budget):
     """One run of a peer, and a second one with nothing left to compile, on another key and for as long."""
     jax.config.update("jax_enable_x64", True)
-    run, imported = PEERS[name](seed), time.time() - began
+    run, imported = PEERS[name](), time.time() - began
     mean, minor = run(jax.random.key(seed), began + budget)
     seconds, again = time.time() - began, time.time()
     second, _ = run(jax.random.key(seed + 1000), again + budget)
@@ -267,6 +266,7 @@ def main():
         print(json.dumps(child(options)))
         return 0
 
+    print(f"error of the reference itself, as a REM: {FLOOR:.4f}")
     print("seed   import   search  compile  warm-up sampling " + " ".join(f"REM {t}s" for t in CURVE), flush=True)
     table = {"whmc": [], "smc": [], "pt": []}
     for seed in range(options.seeds):

@@ -95,6 +95,16 @@ def test_same_seed_same_draws_other_seed_other_draws():
     assert np.any(one.draws != other.draws)
 
 
+def test_draws_do_not_depend_on_when_blocks_are_computed():
+    """Many blocks in flight, many times: a counter that changes under a block would show here."""
+    case = problem("pair")
+    runs = [whmc.sample(case.target, modes=case.locations, seed=1, chains=4, draws=900, warmup=40) for _ in range(4)]
+    for other in runs[1:]:
+        np.testing.assert_array_equal(runs[0].draws, other.draws)
+    short = whmc.sample(case.target, modes=case.locations, seed=1, chains=4, draws=130, warmup=40)
+    np.testing.assert_array_equal(runs[0].draws[:, :130], short.draws)
+
+
 def test_adding_a_constant_to_the_log_density_changes_nothing():
     case = problem("pair")
     one = whmc.sample(case.target, modes=case.locations, seed=1, chains=4, draws=30, warmup=40)

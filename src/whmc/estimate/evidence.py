@@ -31,54 +31,59 @@ def bridge(draws: Float[np.ndarray, "chains draws"], proposals: Float[np.ndarray
 
     A proposal that was accepted is also a draw, so the error is that of the two means' difference, step by step.
     """
+    from scipy.special import log_expit, logsumexp  # late: not needed to import whmc
+
     if not np.any(np.isfinite(proposals)):
         return NOTHING
-    log_z = float(np.median(draws))
+
+    def sides(log_z: float) -> tuple[np.ndarray, np.ndarray]:
+        """log of w/(w + Z) at the proposals and of Z/(w + Z) at the draws."""
+        return log_expit(proposals - log_z), log_expit(log_z - draws)
+
+    def excess(log_z: float) -> float:
+        there, here = sides(log_z)
+        return float(logsumexp(there) - logsumexp(here))
+
+    # the excess falls with log Z: bisect, since plain iteration of the equation need not converge
+    finite = np.concatenate([draws.ravel(), proposals[np.isfinite(proposals)]])
+    low, high = float(finite.min()) - 1, float(finite.max()) + 1
     for _ in range(200):
-        there, here = _shares(proposals - log_z), 1 - _shares(draws - log_z)
-        change = float(np.log(there.mean()) - np.log(here.mean()))
-        log_z += change
-        if abs(change) < 1e-10:
-            break
-    difference = there / there.mean() - here / here.mean()
-    se = float(standard_error(difference[..., None])[0])
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    log_z = 0.5 * (low + high)
+    there, here = (np.exp(side - (logsumexp(side) - np.log(side.size))) for side in sides(log_z))
+    se = float(standard_error((there - here)[..., None])[0])
     # twice the mean: one where w is constant, nil where no proposal lies near a draw
-    return Evidence(log_z, se, float(2 * there.mean()), "bridge")
+    overlap = float(2 * np.exp(logsumexp(sides(log_z)[0]) - np.log(proposals.size)))
+    return Evidence(log_z, se, overlap, "bridge")
 
 
-def _shares(log_ratio: np.ndarray) -> np.ndarray:
-    """w/(w + Z): how far a point looks like a draw rather than a proposal."""
-    return 0.5 * (1 + np.tanh(0.5 * log_ratio))
-
-
-def acceptance_ratio(forward: Float[np.ndarray, " n"], reverse: Float[np.ndarray, " m"]) -> tuple[float, float]:
-    """log(Z1/Z0) from the work of going from 0 to 1 and from 1 to 0 (Bennett 1976), with its standard error.
+def acceptance_ratio(forward: Float[np.ndarray, " n"], reverse: Float[np.ndarray, " m"]) -> Evidence:
+    """log(Z1/Z0) from the work of going from 0 to 1 and from 1 to 0 (Bennett 1976).
 
     It solves sum_F f(M + W_F - x) = sum_R f(-M + W_R + x) with f the Fermi function, W reduced work, x = -log(Z1/Z0),
     M = log(n/m).
     """
+    from scipy.special import log_expit, logsumexp
+
     forward, reverse = forward[~np.isnan(forward)], reverse[~np.isnan(reverse)]
-    if len(forward) < 2 or len(reverse) < 2:
-        return np.nan, np.nan
+    finite = np.concatenate([forward[np.isfinite(forward)], -reverse[np.isfinite(reverse)]])
+    if len(forward) < 2 or len(reverse) < 2 or len(finite) == 0:
+        return NOTHING
     offset = np.log(len(forward) / len(reverse))
 
     def sides(x: float) -> tuple[np.ndarray, np.ndarray]:
-        return _shares(-(offset + forward - x)), _shares(-(-offset + reverse + x))
+        return log_expit(x - offset - forward), log_expit(offset - reverse - x)
 
-    low, high = (
-        float(v) for v in (min(np.min(forward), -np.max(reverse)) - 50, max(np.max(forward), -np.min(reverse)) + 50)
-    )
-    if not (np.isfinite(low) and np.isfinite(high)):
-        finite = np.concatenate([forward[np.isfinite(forward)], -reverse[np.isfinite(reverse)]])
-        if len(finite) == 0:
-            return np.nan, np.nan
-        low, high = float(finite.min() - 50), float(finite.max() + 50)
-    for _ in range(100):
+    low, high = float(finite.min() - 50), float(finite.max() + 50)
+    for _ in range(200):
         middle = 0.5 * (low + high)
-        there, back = sides(middle)
-        low, high = (middle, high) if there.sum() < back.sum() else (low, middle)
-    there, back = sides(0.5 * (low + high))
-    if there.mean() == 0 or back.mean() == 0:
-        return np.nan, np.nan
-    variance = sum(side.var(ddof=1) / len(side) / side.mean() ** 2 for side in (there, back))
-    return -0.5 * (low + high), float(np.sqrt(variance))
+        there, back = map(logsumexp, sides(middle))
+        low, high = (middle, high) if there < back else (low, middle)
+    log_sides = sides(0.5 * (low + high))
+    means = [float(logsumexp(side) - np.log(len(side))) for side in log_sides]
+    if not np.all(np.isfinite(means)):
+        return NOTHING
+    shares = [np.exp(side - mean) for side, mean in zip(log_sides, means, strict=True)]
+    se = float(np.sqrt(sum(share.var(ddof=1) / len(share) for share in shares)))
+    return Evidence(-0.5 * (low + high), se, float(2 * np.exp(min(means))), "work")

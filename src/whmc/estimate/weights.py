@@ -82,12 +82,23 @@ class Flow:
 
 
 def solve_balance(flow: Float[np.ndarray, "size size"]) -> Float[np.ndarray, " size"]:
-    """W with sum_i W_i F_ik = W_k sum_j F_kj and sum W = 1."""
-    flow = flow.copy()
-    np.fill_diagonal(flow, 0.0)
-    balance = flow.T - np.diag(flow.sum(axis=1))
-    balance[-1] = 1.0
-    return np.linalg.lstsq(balance, np.eye(len(flow))[-1], rcond=None)[0]
+    """W with sum_i W_i F_ik = W_k sum_j F_kj and sum W = 1; NaN where a mode has no flow to the others.
+
+    By elimination without subtractions (Grassmann, Taksar and Heyman 1985): exact to rounding however small the flows.
+    """
+    rates = flow.copy()
+    np.fill_diagonal(rates, 0.0)
+    size = len(rates)
+    for n in range(size - 1, 0, -1):
+        out = rates[n, :n].sum()
+        if not out > 0:
+            return np.full(size, np.nan)
+        rates[:n, n] /= out
+        rates[:n, :n] += np.outer(rates[:n, n], rates[n, :n])
+    weight = np.ones(size)
+    for n in range(1, size):
+        weight[n] = weight[:n] @ rates[:n, n]
+    return weight / weight.sum()
 
 
 def balance(flow: Flow) -> Weights:
@@ -114,7 +125,7 @@ def balance(flow: Flow) -> Weights:
     weight = solved(total, moves)
     left_out = np.stack([solved(total - a, moves - m) for a, m in zip(flow.accepted, flow.moves, strict=True)])
     se = np.sqrt((groups - 1) / groups * np.sum((left_out - left_out.mean(axis=0)) ** 2, axis=0))
-    return Weights(weight, se) if np.all(np.isfinite(weight) & (weight > -1e-9)) else nothing
+    return Weights(weight, se) if np.all(np.isfinite(weight) & np.isfinite(se)) else nothing
 
 
 def jump_matrix(

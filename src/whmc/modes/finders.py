@@ -44,6 +44,8 @@ class Ends:
 
     population: points that follow the mass of the target rather than its peaks, from finders that have them.
     covered_by: of a start on known ground the known chart that it belongs to, else -1; from finders that look.
+    num_upfront: gradients spent before any end was reached. independent: whether the starts were independent draws from
+    the start region, so that what they hit tells about what they missed.
     """
 
     position: Float[np.ndarray, "n dim"]
@@ -51,6 +53,8 @@ class Ends:
     num_gradients: int
     population: Float[np.ndarray, "m dim"] | None = None
     covered_by: Int[np.ndarray, " n"] | None = None
+    num_upfront: int = 0
+    independent: bool = True
 
 
 class AbstractFinder(abc.ABC):

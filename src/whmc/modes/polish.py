@@ -64,18 +64,24 @@ def polish(target: Target, position: Float[np.ndarray, " dim"], *, widest: float
             break
         moved = _uphill(target, position, vectors @ move, float(logdensity))
         if moved is None:
-            edge = not np.isfinite(_value(target, jnp.asarray(position + vectors @ move)))
-            return "edge" if edge else "not stationary"
+            return _why(target, position, vectors @ move, widest)
         position = moved
     else:
         return "not stationary"
     if np.any(curved & (values < 0)):
         return "saddle"
-    if np.sqrt(np.sum(slope[~curved] ** 2)) * widest > 1:
-        return "not stationary"
+    uphill = vectors[:, ~curved] @ slope[~curved]
+    if np.linalg.norm(uphill) * widest > 1:
+        return _why(target, position, uphill, widest)
     diagonal = target.dim >= DIAGONAL_FROM
     scale = mended(np.diagonal(precision) if diagonal else precision, widest=widest).scale
     return Peak(position, float(logdensity), scale, int(np.sum(~curved)))
+
+
+def _why(target: Target, position: np.ndarray, uphill: np.ndarray, widest: float) -> str:
+    """Why a point from where it goes uphill is no peak: a little further there is no density, or it is not at rest."""
+    further = position + 1e-3 * widest * uphill / np.linalg.norm(uphill)
+    return "not stationary" if np.isfinite(_value(target, jnp.asarray(further))) else "edge"
 
 
 def _uphill(target: Target, position: np.ndarray, move: np.ndarray, logdensity: float) -> np.ndarray | None:

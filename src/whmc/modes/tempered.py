@@ -47,13 +47,15 @@ class Tempered(AbstractFinder):
         cost = BATCH * (1 + (warm_rises * WARM_MOVES + cold_rises * COLD_MOVES) * NUM_STEPS)
         population = warm.alive[:num]
         if len(population) == 0:
-            return Ends(population, np.zeros(0, bool), cost, population)
+            return Ends(population, np.zeros(0, bool), cost, population, num_upfront=cost, independent=False)
         ends = [descend(target, jnp.asarray(rows), None, TEMPERATURE) for rows in (population, cold.alive[:num])]
         return Ends(
             np.concatenate([part.position for part in ends]),
             np.concatenate([part.usable for part in ends]),
             cost + sum(part.num_gradients for part in ends),
             population,
+            num_upfront=cost,
+            independent=False,
         )
 
 
@@ -111,9 +113,9 @@ def _gain(logdensity: Float[Array, " n"], most: Float[Array, ""]) -> Float[Array
         log_sum = jax.nn.logsumexp(log_weight)
         return jnp.exp(2 * log_sum - jax.nn.logsumexp(2 * log_weight))
 
-    enough = 0.5 * jnp.sum(jnp.isfinite(logdensity))
+    enough = 0.5 * jnp.sum(jnp.isfinite(logdensity), dtype=float)
 
-    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Array | int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends  # in logs: the first rise may be very small
         middle = 0.5 * (low + high)
         fine = effective(jnp.exp(middle)) > enough
@@ -128,7 +130,7 @@ def _resample(key: Array, log_weight: Float[Array, " n"]) -> Array:
     log_weight = jnp.where(jnp.isfinite(log_weight), log_weight, -jnp.inf)
     heights = jnp.cumsum(jax.nn.softmax(log_weight))
     num = log_weight.shape[0]
-    places = (jnp.arange(num) + jax.random.uniform(key)) / num
+    places = (jnp.arange(num, dtype=float) + jax.random.uniform(key)) / num
     return jnp.minimum(jnp.searchsorted(heights, places * heights[-1]), num - 1)
 
 
@@ -140,7 +142,7 @@ def _move(key: Array, swarm: Swarm, target: Target) -> Swarm:
     step = swarm.step_size * jax.random.uniform(key_jitter, (len(momentum), 1), minval=0.6, maxval=1.2)
     kick = 0.5 * step * swarm.beta * spread
 
-    def leap(_: int, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def leap(_: Array | int, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         position, momentum, _logdensity, score = carry
         momentum = momentum + kick * score
         position = position + step * spread * momentum

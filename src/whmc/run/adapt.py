@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
+from whmc.kernels.independence import Independence
 from whmc.kernels.noise import draw_noise
 from whmc.modes.finders import Known, Residual
 from whmc.modes.library import ModeLibrary
@@ -45,6 +46,14 @@ class Restart:
     drawn: Bool[Array, " chains"]
 
 
+def require_adaptable(target: Target, kernel: AbstractKernel | None) -> None:
+    """What adaptation at regenerations cannot do without."""
+    if target.starts is None:
+        raise ValueError("adapt='regeneration' searches the start region: give Target(..., starts=(low, high))")
+    if kernel is not None and not any(isinstance(move, Independence) for move in moves(kernel)):
+        raise ValueError("adapt='regeneration' needs a kernel with Independence(): there are no regenerations else")
+
+
 class Adaptation:
     """Sampling with updates at regenerations. `kernel` and `library` are the newest."""
 
@@ -57,10 +66,6 @@ class Adaptation:
         seed: int,
         max_modes: int,
     ) -> None:
-        if run.target.starts is None:
-            raise ValueError("adapt='regeneration' searches the start region: give Target(..., starts=(low, high))")
-        if not any(hasattr(move, "log_threshold") for move in moves(kernel)):
-            raise ValueError("adapt='regeneration' needs a kernel with Independence(): there are no regenerations else")
         self.run, self.max_modes, self.search = run, max_modes, search
         self.versions = [(kernel, library)]
         self.version = np.zeros(run.num, int)
@@ -243,7 +248,7 @@ def _restarted(part: Trace, state: ChainState) -> Trace:
 
 
 def _threshold(kernel: AbstractKernel) -> Float[Array, ""]:
-    return next(jnp.asarray(move.log_threshold) for move in moves(kernel) if hasattr(move, "log_threshold"))
+    return next(jnp.asarray(move.log_threshold) for move in moves(kernel) if isinstance(move, Independence))
 
 
 @partial(jax.jit, static_argnames="num")

@@ -51,7 +51,8 @@ class Chains:
         for start in range(0, max(num_steps, 1), self.length):
             length = min(self.length, num_steps - start)
             trace, _ = self._dispatch(kernel, library, length, everyone, False)
-            self.made += length
+            # a new array: the block that was just dispatched may not have read the old one yet
+            self.made = self.made + length
             waiting.append((trace, length))
             if len(waiting) > 1:  # the next block computes while this one is taken in
                 parts.append(self._take(*waiting.pop(0)))
@@ -71,7 +72,7 @@ class Chains:
         """One block of the active chains: the trace, and how many steps of it each chain made."""
         rows, steps = self._dispatch(kernel, library, num_steps, active, update_waits)
         trace, made = jax.tree.map(np.asarray, rows), np.array(steps)
-        self.made += made
+        self.made = self.made + made
         ran = np.arange(self.length)[:, None] < made
         self.num_gradients += int(sum(np.sum(info.num_gradients, where=ran) for info in infos(trace.info)))
         self.num_failed += int(sum(np.sum(info.num_failed, where=ran) for info in infos(trace.info)))

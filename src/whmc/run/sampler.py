@@ -16,7 +16,7 @@ from whmc.modes.finders import AbstractFinder
 from whmc.modes.library import ModeLibrary
 from whmc.modes.search import Search
 from whmc.result import Result, Timings
-from whmc.run.adapt import Adaptation
+from whmc.run.adapt import Adaptation, require_adaptable
 from whmc.run.block import Trace
 from whmc.run.chains import Chains, infos
 from whmc.run.find import MAX_MODES, search_modes
@@ -66,6 +66,8 @@ def sample(
         raise TypeError(f"kernel must be a whmc kernel such as LocalHMC(), got {type(kernel).__name__}")
     if adapt not in ("warmup", "regeneration"):
         raise ValueError(f"adapt must be 'warmup' or 'regeneration', got {adapt!r}")
+    if adapt == "regeneration":
+        require_adaptable(target, kernel)
     # float64 here and in all that is called from here; the user's own setting is untouched
     with jax.enable_x64(True):
         clock = [time.perf_counter()]
@@ -89,7 +91,7 @@ def sample(
             )
         warm_gradients = run.num_gradients
         clock.append(time.perf_counter())
-        num_updates, adaptation = 0, None
+        num_updates = 0
         if adapt == "regeneration":
             adaptation = Adaptation(run, warm.kernel, warm.library, search, seed, max_modes)
             trace = adaptation.sample(draws)

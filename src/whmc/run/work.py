@@ -46,10 +46,11 @@ def work_evidence(result: Result) -> Result:
     keys = jax.random.split(jax.random.fold_in(jax.random.key(result.seed), 3), 2)
     there = _inward(result.target, result.library, jnp.asarray(some), keys[0], throat, stride)
     back = _outward(result.target, result.library, keys[1], throat, stride)
-    log_ratio, se = acceptance_ratio(np.asarray(there), np.asarray(back))
-    if not np.isfinite(se):
+    found = acceptance_ratio(np.asarray(there), np.asarray(back))
+    if not np.isfinite(found.se):
         return result
-    return dataclasses.replace(result, work=Evidence(-log_ratio, se, 1.0, "the throat's work"))
+    work = Evidence(-found.log_evidence, found.se, found.overlap, "the throat's work")
+    return dataclasses.replace(result, work=work)
 
 
 @jax.jit
@@ -79,7 +80,7 @@ def _inward(
             chart,
             step_size=stride * chart.step_size,
             num_steps=throat,
-            residual=lambda n: 1 - (n + 1) / throat,
+            residual=lambda n: 1 - (n + 1).astype(float) / throat,
         )
         z, p = apply(chart.inverse_scale, end.displacement), apply(chart.inverse_scale, end.velocity)
         return _throat_energy(library, label, z, p) - start
@@ -110,7 +111,7 @@ def _outward(
             chart,
             step_size=stride * chart.step_size,
             num_steps=throat,
-            residual=lambda n: n / throat,
+            residual=lambda n: n.astype(float) / throat,
         )
         state, _ = make_state(chart.location + end.displacement, target, library)
         momentum = apply(chart.inverse_scale, end.velocity)

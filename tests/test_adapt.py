@@ -1,0 +1,228 @@
+"""Regenerations, and adaptation at them (T4, T5)."""
+
+import dataclasses
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import kolmogorov
+
+import whmc
+from contracts import CYCLE, problem, wrong_libraries
+from whmc.estimate.tours import Tours
+from whmc.kernels.independence import log_regeneration
+from whmc.modes.library import ModeLibrary
+from whmc.run.adapt import Adaptation, _draw_restart
+from whmc.run.chains import Chains
+from whmc.run.progress import Progress
+from whmc.run.rounds import arrays
+from whmc.testing import Problem, gaussian_mixture
+
+
+@cache
+def six() -> Problem:
+    """Six modes in six dimensions; cached, so that runs share their compilation."""
+    rng = np.random.default_rng(4)
+    means = rng.uniform(-8, 8, (6, 6))
+    return gaussian_mixture([0.35, 0.25, 0.15, 0.1, 0.1, 0.05], means, rng.uniform(0.3, 1.5, (6, 6)), "six D=6")
+
+
+def test_the_split_never_exceeds_the_kernel():
+    """S(x) Q(y) <= T(y|x) for any c, and the regeneration chance is their ratio: Eqs (8)-(12)."""
+    rng = np.random.default_rng(0)
+    log_w, log_v, log_c = rng.normal(0, 3, (3, 10_000))
+    log_s = np.minimum(0, log_c - log_w)
+    log_q = np.minimum(0, log_v - log_c)  # over q(y)
+    log_t = np.minimum(0, log_v - log_w)  # over q(y)
+    assert np.all(log_s + log_q <= log_t + 1e-12)
+    seen = jax.vmap(log_regeneration)(jnp.asarray(log_w), jnp.asarray(log_v), jnp.asarray(log_c))
+    np.testing.assert_allclose(seen, log_s + log_q - log_t, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["shifted", "wrong weights", "student"])
+def test_states_after_a_regeneration_have_law_q_and_forget_the_past(name):
+    """Against direct draws of Q by rejection, whatever the charts: both coordinates by Kolmogorov's test."""
+    case = problem("pair")
+    library = wrong_libraries(case.library)[name]
+    kernel = arrays(whmc.Independence(log_threshold=0.3))
+    num = 16_000
+    start = case.draw(np.random.default_rng(1), num)[0]
+    states = jax.vmap(lambda x: whmc.init(x, case.target, library))(jnp.asarray(start))
+    keys = jax.random.split(jax.random.key(2), num)
+    step = jax.jit(jax.vmap(lambda key, state: kernel.step(key, state, case.target, library)))
+    new, info = step(keys, states)
+    back = np.asarray(info.regenerated)
+    seen, before = np.asarray(new.position)[back], start[back]
+    direct = _draw_restart(jax.random.key(3), case.target, library, jnp.asarray(0.3), num=4000)
+    assert np.all(np.asarray(direct.drawn)) and back.sum() > 500
+    expected = np.asarray(direct.states.position)
+    for d in range(2):
+        assert _p_value(seen[:, d], expected[:, d]) > 1e-6
+    # independence: correlation of where it was with where it is, 5 standard errors
+    assert abs(np.corrcoef(before[:, 0] > 5, seen[:, 0] > 5)[0, 1]) < 5 / np.sqrt(back.sum())
+
+
+def _p_value(first: np.ndarray, second: np.ndarray) -> float:
+    grid = np.sort(np.concatenate([first, second]))
+    gap = np.max(
+        np.abs(
+            np.searchsorted(np.sort(first), grid, side="right") / len(first)
+            - np.searchsorted(np.sort(second), grid, side="right") / len(second)
+        )
+    )
+    return float(kolmogorov(gap * np.sqrt(len(first) * len(second) / (len(first) + len(second)))))
+
+
+@cache
+def many_short_runs() -> tuple[whmc.Result, float]:
+    """400 runs of 4 chains x 250 draws, side by side; and the weight of the first mode."""
+    case = problem("two-scale")
+    result = whmc.sample(case.target, modes=case.locations, seed=1, chains=1600, draws=250, warmup=120)
+    draws = case.draw(np.random.default_rng(0), 400_000)[0]
+    components = jax.jit(jax.vmap(lambda x: whmc.init(x, case.target, result.library).label))(jnp.asarray(draws))
+    return result, float(np.mean(np.asarray(components) == 0))
+
+
+def test_tours_are_uncorrelated():
+    result, _ = many_short_runs()
+    tours = result.tours
+    sums = tours.sums((result.label[..., None] == 0).astype(float))[:, 0] - tours.length * np.mean(result.label == 0)
+    same = tours.chain[1:] == tours.chain[:-1]
+    correlation = np.corrcoef(sums[1:][same], sums[:-1][same])[0, 1]
+    assert abs(correlation) < 5 / np.sqrt(same.sum()), correlation
+
+
+@pytest.mark.parametrize("what", ["tours", "occupancy"])
+def test_intervals_cover_in_91_to_98_per_cent_of_short_runs(what):
+    result, truth = many_short_runs()
+    hits = []
+    for run in range(400):
+        mine = slice(4 * run, 4 * run + 4)
+        part = dataclasses.replace(
+            result,
+            draws=result.draws[mine],
+            chart=result.chart[mine],
+            logdensity=result.logdensity[mine],
+            log_mixture=result.log_mixture[mine],
+            steps={name: jax.tree.map(lambda rows, m=mine: rows[m], info) for name, info in result.steps.items()},
+        )
+        weights = part.weight_estimates[what]
+        hits.append(abs(weights.weight[0] - truth) < 1.96 * weights.se[0])
+    assert 0.91 <= np.mean(hits) <= 0.98, np.mean(hits)
+
+
+def adaptation(known: list[int], *, seed: int = 0) -> Adaptation:
+    case = six()
+    scales = np.stack([np.diag(case.scales[k]) for k in known])
+    library = ModeLibrary.from_charts(case.means[known], scales, capacity=16)
+    positions = library.location[np.arange(8) % len(known)]
+    run = Chains(case.target, library, seed, positions, Progress(False))
+    return Adaptation(run, arrays(CYCLE), library, None, seed, 256)
+
+
+def test_a_chain_changes_its_kernel_at_regenerations_only():
+    """Between two changes of version every step is one of the version in force; each change is at a regeneration."""
+    run = adaptation([0, 1])
+    changes = []
+    original = run._restart
+
+    def watched(stopped):
+        before = run.version.copy()
+        last = [rows[-1].info[2].regenerated[-1] if rows else False for rows in run.rows]
+        original(stopped)
+        for c in np.flatnonzero(run.version != before):
+            changes.append((c, bool(last[c])))
+
+    run._restart = watched
+    run.sample(600)
+    assert len(changes) >= 8  # every chain took at least one update
+    assert all(regenerated for _, regenerated in changes)
+    assert run.library.size == 6
+
+
+def test_a_chain_without_an_update_waiting_never_stops():
+    run = adaptation([0, 1, 2, 3, 4, 5])
+    run._search = lambda: None
+    run.next_refit = 10**9
+    run._period(np.ones(8, bool), 100)
+    assert np.all(run.run.made == 100)
+    assert sum(rows[0].info[2].regenerated.sum() for rows in run.rows) > 8
+
+
+@pytest.mark.parametrize("known", [[0], [3, 5]])
+def test_missing_modes_are_found_and_weighed_right(known):
+    case = six()
+    result = whmc.sample(case.target, modes=case.locations[known], seed=2, adapt="regeneration", draws=1000)
+    assert result.library.size == 6 and result.num_updates > 0
+    order = np.argmin(np.linalg.norm(result.modes.location[:, None] - case.means, axis=-1), axis=1)
+    assert sorted(order) == list(range(6))
+    assert np.all(np.abs(result.modes.weight - case.weights[order]) < 5 * result.modes.weight_se)
+    assert np.all(result.modes.weight_se < 0.02)
+    assert abs(result.log_evidence) < 5 * result.log_evidence_se + 0.01
+    assert set(result.weight_estimates) == {"occupancy", "tours"}
+
+
+def test_no_regenerations_keep_exactness_and_are_said():
+    """Charts so wrong that nothing regenerates: the run ends, and the alarm says why nothing was learned."""
+    case = six()
+    kernel = whmc.Cycle((whmc.LocalHMC(), whmc.Wormhole(), whmc.Independence(log_threshold=-300.0)))
+    library = ModeLibrary.from_charts(case.means[:2] + 30.0, np.tile(0.01 * np.eye(6), (2, 1, 1)))
+    initial = np.tile(case.means[0], (4, 1))
+    result = whmc.sample(
+        case.target,
+        modes=library,
+        initial=initial,
+        adapt="regeneration",
+        kernel=kernel,
+        chains=4,
+        draws=60,
+        warmup=0,
+    )
+    assert result.num_regenerations == 0 and result.num_updates == 0
+    assert "few regenerations" in [alarm.name for alarm in result.alarms]
+
+
+def test_adaptation_says_what_it_needs():
+    case = six()
+    with pytest.raises(ValueError, match="needs a kernel with Independence"):
+        whmc.sample(case.target, modes=case.locations, adapt="regeneration", kernel=whmc.LocalHMC())
+    nowhere = whmc.Target(case.target.logdensity, dim=6)
+    with pytest.raises(ValueError, match="searches the start region"):
+        whmc.sample(nowhere, modes=case.locations, adapt="regeneration")
+
+
+def test_adding_a_constant_changes_the_evidence_only():
+    """+1000 on the log density: the same draws but for rounding, the evidence larger by 1000."""
+    case = six()
+    shifted = whmc.Target(lambda x: case.target.logdensity(x) + 1000.0, dim=6, starts=case.target.starts)
+    first, second = (
+        whmc.sample(target, seed=0, draws=300, finder=whmc.MultiStart(64)) for target in (case.target, shifted)
+    )
+    assert second.log_evidence - first.log_evidence == pytest.approx(1000.0, abs=1e-3 + 3 * first.log_evidence_se)
+    np.testing.assert_allclose(
+        np.sort(first.modes.weight), np.sort(second.modes.weight), atol=5 * first.modes.weight_se.max()
+    )
+    assert Tours.of(np.zeros((2, 5), bool)).length.size == 0
+
+
+@pytest.mark.parametrize("name", ["shifted", "scaled", "duplicated", "saddle", "wrong weights", "missing"])
+def test_bad_starting_libraries_end_right(name):
+    """T5: whatever the library says at first, the weights are those of the target."""
+    case = problem("pair")
+    library = wrong_libraries(case.library)[name]
+    finder = whmc.MultiStart(64) if name == "missing" else None
+    result = whmc.sample(case.target, modes=library, finder=finder, seed=4, draws=1000)
+    right = result.draws[..., 0] > 5
+    error = whmc.result.occupancy(right.astype(int), 2).se[0]
+    assert abs(right.mean() - 0.1) < 5 * error and error < 0.01
+
+
+def test_a_far_spurious_point_ends_right():
+    case = problem("pair")
+    library = case.library.add([60.0, -40.0], np.eye(2), log_weight=0.0)
+    result = whmc.sample(case.target, modes=library, seed=4, draws=1000)
+    right = result.draws[..., 0] > 5
+    assert abs(right.mean() - 0.1) < 5 * whmc.result.occupancy(right.astype(int), 2).se[0]
+    assert result.modes.weight[2] < 1e-3

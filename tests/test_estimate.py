@@ -1,0 +1,504 @@
+"""Numbers from draws, and their errors: weights, tours, evidence, what a search has not seen, alarms."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from whmc.estimate import alarms
+from whmc.estimate.evidence import NOTHING, Evidence, acceptance_ratio, bridge
+from whmc.estimate.tours import FEWEST, Tours
+from whmc.estimate.weights import (
+    RARE,
+    Flow,
+    Weights,
+    balance,
+    jump_matrix,
+    occupancy,
+    round_trips,
+    standard_error,
+    with_floor,
+)
+from whmc.modes.unseen import chao, good_turing
+
+THREE = np.array([0.6, 0.3, 0.1])
+
+
+def two_states(rng, shape, draws, up, down):
+    """Chains on {0, 1} that go up and down with these probabilities, from their stationary law; draws come last."""
+    state = rng.random(shape) < up / (up + down)
+    states = []
+    for _ in range(draws):
+        state = np.where(state, rng.random(shape) >= down, rng.random(shape) < up)
+        states.append(state)
+    return np.stack(states, axis=-1).astype(int)
+
+
+# weights by occupancy
+
+
+def test_occupancy_finds_the_shares_of_independent_labels():
+    rng = np.random.default_rng(0)
+    found = occupancy(rng.choice(3, (20, 500), p=THREE), 3)
+    exact = np.sqrt(THREE * (1 - THREE) / 10_000)
+    assert np.all(np.abs(found.weight - THREE) < 5 * exact)
+    # the larger of an error with 20 x 22 batches and one with 20 chains
+    assert np.all((0.8 * exact < found.se) & (found.se < 1.5 * exact))
+
+
+def test_error_of_a_sticky_chain_is_its_asymptotic_one():
+    rng = np.random.default_rng(1)
+    up, down, chains, draws = 0.05, 0.15, 40, 4000
+    found = occupancy(two_states(rng, chains, draws, up, down), 2)
+    share, memory = up / (up + down), 1 - up - down
+    exact = np.sqrt(share * (1 - share) * (1 + memory) / (1 - memory) / (chains * draws))
+    assert abs(found.weight[1] - share) < 5 * exact
+    assert np.all((found.se / exact > 0.7) & (found.se / exact < 1.4))
+
+
+def test_chains_that_never_leave_their_mode_count_once_each():
+    label = np.repeat(np.array([0, 0, 0, 1])[:, None], 400, axis=1)
+    np.testing.assert_allclose(occupancy(label, 2).se, np.sqrt(0.75 * 0.25 / 3))
+
+
+def test_one_chain_has_the_error_of_its_batches():
+    value = np.repeat([1.0, 3.0, 1.0, 3.0], 4)
+    np.testing.assert_allclose(standard_error(value[None, :, None]), np.sqrt(4 / 3) / 2)
+
+
+def test_a_mode_never_seen_is_not_known_exactly():
+    label = np.repeat([[0, 1], [1, 0]], 500, axis=1)
+    # three times the error of independent draws in the modes seen: tau is nine
+    se = np.array([3 * np.sqrt(0.25 / 2000), 3 * np.sqrt(0.25 / 2000), 0.0])
+    np.testing.assert_allclose(with_floor(se, label, 3), [se[0], se[1], 2 * 3 / 2000])
+    # no error is taken for less than that of independent draws
+    np.testing.assert_allclose(with_floor(se / 100, label, 3)[2], 2 / 2000)
+    # nor is the mode that has everything known exactly
+    np.testing.assert_allclose(occupancy(np.zeros((4, 250), int), 2).se, 2 / 1000)
+
+
+def test_the_floor_is_for_rare_modes_only():
+    for visits, raised in ((RARE - 1, True), (RARE, False)):
+        label = (np.arange(2000) < visits).astype(int)[None]
+        found = with_floor(np.full(2, 1e-9), label, 2)
+        np.testing.assert_allclose(found, np.sqrt(visits + 4) / 2000 if raised else 1e-9)
+
+
+def test_one_mode_has_weight_one_and_no_error():
+    found = occupancy(np.zeros((4, 100), int), 1)
+    assert found.weight[0] == 1.0 and found.se[0] == 0.0
+
+
+# weights by the balance of jumps
+
+
+def metropolis(weight):
+    """Acceptance of uniform proposals from i (row) to k (column)."""
+    return np.minimum(1, weight / weight[:, None])
+
+
+def uniform_jumps(rng, weight, groups, num):
+    label, proposed = rng.choice(len(weight), (groups, num), p=weight), rng.choice(len(weight), (groups, num))
+    return Flow.of(label, proposed, metropolis(weight)[label, proposed], len(weight))
+
+
+def test_balance_is_exact_however_often_modes_are_visited():
+    weight = np.array([0.5, 0.3, 0.15, 0.05])
+    moves = np.random.default_rng(0).integers(1, 100, (8, 4)).astype(float)
+    found = balance(Flow(moves[:, :, None] * metropolis(weight) / 4, moves))
+    np.testing.assert_allclose(found.weight, weight, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(found.se, 0, atol=1e-10)
+
+
+def test_balance_goes_through_modes_between():
+    """Nothing jumps from the first to the last at once."""
+    flow = metropolis(THREE) / 3
+    flow[0, 2] = flow[2, 0] = 0.0
+    found = balance(Flow(np.tile(flow, (4, 1, 1)), np.ones((4, 3))))
+    np.testing.assert_allclose(found.weight, THREE, atol=1e-10)
+
+
+def test_balance_leaves_out_modes_never_entered():
+    moves = np.tile([60.0, 30.0, 0.0], (5, 1))
+    found = balance(Flow(moves[:, :, None] * metropolis(THREE) / 3, moves))
+    np.testing.assert_allclose(found.weight, [2 / 3, 1 / 3, 0], atol=1e-10)
+
+
+def test_flow_adds_up_what_was_proposed_in_each_group():
+    label, proposed = np.array([[0, 0, 1], [1, 1, 1]]), np.array([[1, 1, 0], [0, 1, 1]])
+    flow = Flow.of(label, proposed, np.array([[0.5, 0.25, 1.0], [0.125, 1.0, 1.0]]), 2)
+    np.testing.assert_array_equal(flow.accepted, [[[0, 0.75], [1, 0]], [[0, 0], [0.125, 2]]])
+    np.testing.assert_array_equal(flow.moves, [[2, 1], [0, 3]])
+
+
+def test_error_of_balance_is_that_of_its_repetitions():
+    rng = np.random.default_rng(2)
+    found = [balance(uniform_jumps(rng, THREE, 16, 100)) for _ in range(200)]
+    score = np.stack([(one.weight - THREE) / one.se for one in found])
+    # scores with 15 degrees of freedom spread by sqrt(15/13) = 1.07, known to 5 %
+    assert np.all(np.abs(score.mean(axis=0)) < 5 * 1.07 / np.sqrt(200))
+    spread = score.std(axis=0)
+    assert np.all((spread > 0.7) & (spread < 1.4)), spread
+
+
+@pytest.mark.parametrize(("groups", "size", "known"), [(3, 2, False), (4, 2, True), (8, 1, False)])
+def test_balance_needs_four_groups_and_two_modes(groups, size, known):
+    moves = np.where(np.arange(3) < size, 10.0, 0.0) * np.ones((groups, 1))
+    found = balance(Flow(moves[:, :, None] * metropolis(THREE) / 3, moves))
+    assert np.all(np.isfinite(found.weight) == known) and np.all(np.isfinite(found.se) == known)
+
+
+def test_jumps_are_accepted_changes_of_mode():
+    label, proposed = np.array([[0, 0, 1], [2, 1, 0]]), np.array([[1, 1, 0], [2, 2, 1]])
+    accepted = np.array([[True, False, True], [True, True, True]])
+    np.testing.assert_array_equal(jump_matrix(label, proposed, accepted, 3), [[0, 2, 0], [1, 0, 1], [0, 0, 0]])
+
+
+def test_a_round_trip_ends_at_home_and_started_there():
+    label = np.array(
+        [
+            [0, 0, 1, 0, 2, 1, 0],  # two trips from home
+            [1, 0, 1, 1, 0, 0, 2],  # the first arrival is no return
+            [1, 2, 2, 1, 2, 1, 1],  # never at home
+            [2, 2, 2, 2, 2, 2, 0],  # home at last
+            [0, 0, 0, 0, 0, 0, 0],  # never away
+            [0, 1, 2, 1, 2, 1, 2],  # never back
+        ]
+    )
+    np.testing.assert_array_equal(round_trips(label, 0), [2, 1, 0, 0, 0, 0])
+    np.testing.assert_array_equal(round_trips(label, 2), [0, 0, 1, 0, 0, 2])
+
+
+# tours
+
+
+def regenerative(rng, shape, draws, chance, up, down):
+    """Chains on {0, 1} that forget all with this chance, for a fair coin, and go up and down otherwise.
+
+    Returns states, flags of what was made by the coin, and the stationary share of 1.
+    """
+    state, states, flags = rng.random(shape) < 0.5, [], []
+    for _ in range(draws):
+        flag = rng.random(shape) < chance
+        moved = np.where(state, rng.random(shape) >= down, rng.random(shape) < up)
+        state = np.where(flag, rng.random(shape) < 0.5, moved)
+        states.append(state)
+        flags.append(flag)
+    up, down = 0.5 * chance + (1 - chance) * up, 0.5 * chance + (1 - chance) * down
+    return np.stack(states, axis=-1).astype(float), np.stack(flags, axis=-1), up / (up + down)
+
+
+FLAGS = np.array([[0, 1, 0, 0, 1, 1, 0], [0, 0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 1]], bool)
+
+
+def test_tours_are_whole_and_within_one_chain():
+    tours = Tours.of(FLAGS)
+    np.testing.assert_array_equal(tours.chain, [0, 0, 2])
+    np.testing.assert_array_equal(tours.start, [1, 4, 0])
+    np.testing.assert_array_equal(tours.length, [3, 1, 6])
+    assert len(tours) == 3 and len(Tours.of(np.zeros((2, 5), bool))) == 0
+
+
+def test_sums_are_over_tours():
+    values = np.stack([np.arange(21.0).reshape(3, 7), np.ones((3, 7))], axis=-1)
+    np.testing.assert_allclose(Tours.of(FLAGS).sums(values), [[1 + 2 + 3, 3], [4, 1], [14 + 15 + 16 + 17 + 18 + 19, 6]])
+
+
+def test_error_of_tours_is_that_of_their_repetitions():
+    rng = np.random.default_rng(3)
+    states, flags, truth = regenerative(rng, (300, 4), 600, chance=0.2, up=0.05, down=0.15)
+    found = [Tours.of(flag).estimate(state[..., None]) for state, flag in zip(states, flags, strict=True)]
+    score = np.array([(mean[0] - truth) / se[0] for mean, se in found])
+    # of 300 scores the mean is known to .058, the spread to .041
+    assert abs(score.mean()) < 0.25 and 0.85 < score.std() < 1.15, (score.mean(), score.std())
+
+
+def test_tours_are_independent_and_other_stretches_are_not():
+    rng = np.random.default_rng(4)
+    states, flags, truth = regenerative(rng, (16,), 2000, chance=0.1, up=0.01, down=0.01)
+    correlation = []
+    for cuts in (flags, rng.random(flags.shape) < 0.1):
+        tours = Tours.of(cuts)
+        excess = tours.sums(states[..., None] - truth)[:, 0]
+        together = tours.chain[1:] == tours.chain[:-1]
+        correlation.append(np.corrcoef(excess[:-1][together], excess[1:][together])[0, 1])
+    assert abs(correlation[0]) < 5 / np.sqrt(3000) < correlation[1], correlation
+
+
+def test_few_tours_give_no_estimate():
+    for num, known in ((FEWEST - 1, False), (FEWEST, True)):
+        flags = np.ones((1, num + 1), bool)
+        mean, se = Tours.of(flags).estimate(np.arange(2.0 * (num + 1)).reshape(1, num + 1, 2))
+        assert np.all(np.isfinite(mean) == known) and np.all(np.isfinite(se) == known)
+
+
+# evidence by the bridge
+
+LOG_Z = -7.0
+
+
+def log_w(x, location=0.3, scale=1.2):
+    """A normal density times Z over that of the proposals."""
+    return LOG_Z + norm.logpdf(x) - norm.logpdf(x, location, scale)
+
+
+def independent(rng, location=0.3, scale=1.2, shape=(32, 200)):
+    proposals = rng.normal(location, scale, shape)
+    return log_w(rng.normal(size=shape), location, scale), log_w(proposals, location, scale)
+
+
+def independence_chain(rng, shape=(32, 200)):
+    """Draws of the Metropolis chain that accepts and rejects these very proposals."""
+    proposals, here, draws = log_w(rng.normal(0.3, 1.2, shape)), log_w(rng.normal(size=shape[0])), []
+    for there in proposals.T:
+        here = np.where(np.log(rng.random(shape[0])) < there - here, there, here)
+        draws.append(here)
+    return np.stack(draws, axis=1), proposals
+
+
+def truncated(rng, shape=(32, 200)):
+    """Half of the normal density: many proposals are impossible."""
+    proposals = rng.normal(0.3, 1.2, shape)
+    draws = log_w(np.abs(rng.normal(size=shape)))
+    return draws, np.where(proposals > 0, log_w(proposals), -np.inf)
+
+
+@pytest.mark.parametrize(
+    ("law", "truth"), [(independent, LOG_Z), (independence_chain, LOG_Z), (truncated, LOG_Z - np.log(2))]
+)
+def test_bridge_is_right_and_its_error_too(law, truth):
+    rng = np.random.default_rng(5)
+    found = [bridge(*law(rng)) for _ in range(100)]
+    score = np.array([(one.log_evidence - truth) / one.se for one in found])
+    # of 100 scores the mean is known to .1, the spread to .07
+    assert np.max(np.abs(score)) < 4 and abs(score.mean()) < 0.5
+    assert 0.8 < score.std() < 1.25, score.std()
+    assert max(one.se for one in found) < 0.05
+
+
+def test_bridge_follows_the_scale_of_the_density():
+    draws, proposals = truncated(np.random.default_rng(6))
+    small, large = bridge(draws, proposals), bridge(draws + 1000, proposals + 1000)
+    assert abs(large.log_evidence - small.log_evidence - 1000) < 1e-9
+    assert large.se == pytest.approx(small.se, rel=1e-6) and large.overlap == pytest.approx(small.overlap, rel=1e-6)
+
+
+def test_bridge_with_perfect_proposals_has_no_error():
+    found = bridge(np.full((4, 50), LOG_Z), np.full((4, 50), LOG_Z))
+    assert found.log_evidence == pytest.approx(LOG_Z) and found.se < 1e-12 and found.overlap == pytest.approx(1.0)
+
+
+def test_bridge_to_proposals_far_away_is_less_certain():
+    rng = np.random.default_rng(7)
+    found = [bridge(*independent(rng, location)) for location in (0.3, 2.5, 5.0)]
+    for near, far in itertools.pairwise(found):
+        assert far.se > 1.5 * near.se and far.overlap < 0.7 * near.overlap
+    assert all(abs(one.log_evidence - LOG_Z) < 4 * one.se for one in found)
+
+
+def test_bridge_to_nowhere_is_nothing():
+    assert bridge(np.zeros((4, 10)), np.full((4, 10), -np.inf)) is NOTHING
+
+
+# evidence by work
+
+
+def work_ratio(forward: np.ndarray, reverse: np.ndarray) -> tuple[float, float]:
+    found = acceptance_ratio(forward, reverse)
+    return found.log_evidence, found.se
+
+
+def gaussian_work(rng, log_ratio, spread, num, back):
+    """Work both ways that obeys Crooks' theorem."""
+    forward = rng.normal(-log_ratio + spread**2 / 2, spread, num)
+    return forward, rng.normal(log_ratio + spread**2 / 2, spread, back)
+
+
+def test_work_both_ways_gives_the_ratio_and_its_error():
+    rng = np.random.default_rng(8)
+    found = np.array([work_ratio(*gaussian_work(rng, 12.0, 1.5, 400, 200)) for _ in range(100)])
+    score = (found[:, 0] - 12) / found[:, 1]
+    assert np.max(np.abs(score)) < 4 and abs(score.mean()) < 0.5
+    assert 0.8 < score.std() < 1.25, score.std()
+    assert np.max(found[:, 1]) < 0.15
+
+
+def test_paths_that_are_impossible_have_their_share():
+    """Three in ten ways there end outside the support; nothing comes back from there."""
+    rng = np.random.default_rng(9)
+    forward, reverse = gaussian_work(rng, -3.0, 1.0, 4000, 4000)
+    forward[rng.random(4000) < 0.3] = np.inf
+    found, se = work_ratio(forward, reverse)
+    assert abs(found - (-3.0 + np.log(0.7))) < 4 * se < 0.2
+
+
+def test_infinite_work_of_either_sign_leaves_the_ratio_finite():
+    forward, reverse = gaussian_work(np.random.default_rng(10), 1.0, 1.0, 1000, 1000)
+    plain = work_ratio(forward, reverse)
+    forward[0], reverse[0], forward[1], reverse[1] = np.inf, np.inf, -np.inf, -np.inf
+    found = work_ratio(forward, reverse)
+    # one in a thousand of about a third
+    assert abs(found[0] - plain[0]) < 0.02 and found[1] == pytest.approx(plain[1], rel=0.1)
+
+
+def test_work_that_is_no_number_is_left_out():
+    forward, reverse = gaussian_work(np.random.default_rng(11), 1.0, 1.0, 100, 100)
+    assert work_ratio(np.append(forward, np.nan), reverse) == work_ratio(forward, reverse)
+
+
+@pytest.mark.parametrize("side", [np.zeros(0), np.zeros(1), np.full(5, np.nan), np.full(5, np.inf)])
+def test_no_work_gives_no_ratio(side):
+    some = np.array([-1.0, 0.0, 1.0])
+    assert np.all(np.isnan([work_ratio(side, some), work_ratio(some, side), work_ratio(side, side)]))
+
+
+# what a search has not seen
+
+
+def test_unseen_by_hand():
+    hits = np.array([1, 7, 1, 2, 1, 3])
+    assert good_turing(hits, 15) == pytest.approx(3 / 15)
+    assert chao(hits) == pytest.approx(6 + 3 * 2 / (2 * 2))
+    assert good_turing(np.array([4, 2]), 6) == 0.0 and chao(np.array([4, 2])) == 2.0
+    assert good_turing(np.zeros(0, int), 0) == 1.0 and chao(np.zeros(0, int)) == 0.0
+
+
+def test_unseen_chance_is_that_of_the_next_start_and_chao_a_lower_bound():
+    rng = np.random.default_rng(12)
+    size, starts = 100, 60
+    chance = 1 / np.arange(1, size + 1)
+    chance /= chance.sum()
+    hits = [counts[counts > 0] for counts in rng.multinomial(starts, chance, 2000)]
+    found = np.array([good_turing(some, starts) for some in hits])
+    # its mean is the mass unseen by all starts but one
+    truth = np.sum(chance * (1 - chance) ** (starts - 1))
+    assert abs(found.mean() - truth) < 5 * found.std() / np.sqrt(2000) < 0.1 * truth
+    assert np.mean([len(some) for some in hits]) < np.mean([chao(some) for some in hits]) < size
+
+
+# alarms
+
+
+def close_to(figure):
+    return pytest.approx(figure, rel=1e-6, nan_ok=True)
+
+
+def weighing(share, se=0.01):
+    return Weights(np.array([share, 1 - share]), np.full(2, se))
+
+
+def changing(times):
+    """Two chains of a thousand steps, the first with so many changes of mode."""
+    return np.stack([np.minimum(np.arange(1001), times) % 2, np.zeros(1001, int)])
+
+
+def visited(*times):
+    """Chains of twenty draws, with so many in the second mode."""
+    return np.stack([(np.arange(20) < num).astype(int) for num in times])
+
+
+def tours(num):
+    return Tours.of(np.ones((1, num + 1), bool))
+
+
+HALVES = np.array([0.5, 0.5])
+APART, CLOSE = {"a": weighing(0.5), "b": weighing(0.5455, 0.0)}, {"a": weighing(0.5), "b": weighing(0.5445, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("alarm", "bad", "good", "name", "figure"),
+    [
+        (alarms.weights_disagree, (APART,), (CLOSE,), "weights disagree", 4.55),
+        (
+            alarms.weights_disagree,
+            ({"a": weighing(0.5, 1e-6), "b": weighing(0.5021, 0.0), "c": weighing(0.5, np.nan)},),
+            ({"a": weighing(0.5, 1e-6), "b": weighing(0.5019, 0.0), "c": weighing(0.9, np.nan)},),
+            "weights disagree",
+            2100,
+        ),
+        (alarms.one_chain_only, (visited(10, 0), 2), (visited(9, 0), 2), "one chain only", 1),
+        (alarms.one_chain_only, (visited(0, 12), 2), (visited(1, 12), 2), "one chain only", 1),
+        (alarms.one_chain_only, (visited(20, 0), 2), (visited(20), 2), "one chain only", 2),
+        (alarms.jumps_rare, (changing(9), HALVES), (changing(11), HALVES), "jumps rare", 0.0045),
+        (alarms.jumps_rare, (changing(0), HALVES), (changing(0), np.array([1.0, 0.0])), "jumps rare", 0),
+        (alarms.jumps_rare, (changing(0), HALVES), (changing(0), np.array([1.0])), "jumps rare", 0),
+        (alarms.modes_missing, (0.06, 100, 0, 5), (0.05, 100, 0, 5), "modes may be missing", 0.06),
+        (alarms.modes_missing, (0.0, 100, 3, 5), (0.0, 100, 0, 5), "library capped", 3),
+        (alarms.far_draws, (0.011,), (0.01,), "draws far from every chart", 0.011),
+        (alarms.few_tours, (tours(29),), (tours(30),), "few regenerations", 29),
+        (alarms.few_tours, (tours(0),), (None,), "few regenerations", 0),
+        (
+            alarms.evidence_uncertain,
+            (Evidence(3.0, 0.11, 0.5, "bridge"),),
+            (Evidence(3.0, 0.1, 0.5, "bridge"),),
+            "evidence uncertain",
+            0.11,
+        ),
+        (
+            alarms.evidence_uncertain,
+            (Evidence(3.0, 0.01, 9e-4, "bridge"),),
+            (Evidence(3.0, 0.01, 1e-3, "bridge"),),
+            "evidence uncertain",
+            0.01,
+        ),
+        (alarms.evidence_uncertain, (NOTHING,), (Evidence(3.0, 0.0, 1.0, "bridge"),), "no evidence", np.nan),
+        (alarms.failures, (11, 1000), (10, 1000), "evaluations failed", 0.011),
+        (alarms.failures, (1, 0), (0, 0), "evaluations failed", 1),
+    ],
+)
+def test_alarm_is_raised_where_it_must_and_not_before(alarm, bad, good, name, figure):
+    (raised,) = alarm(*bad)
+    assert raised.name == name and raised.figure == close_to(figure)
+    assert raised.message and raised.remedy and str(raised).startswith(f"{name}: ")
+    assert alarm(*good) == []
+
+
+def test_a_capped_search_may_miss_modes_besides():
+    assert [one.name for one in alarms.modes_missing(0.5, 10, 2, 5)] == ["library capped", "modes may be missing"]
+
+
+def test_the_worst_pair_of_estimates_is_named():
+    several = {"a": weighing(0.5), "b": weighing(0.56), "c": weighing(0.6)}
+    (raised,) = alarms.weights_disagree(several)
+    assert raised.figure == pytest.approx(10 / np.sqrt(2)) and "0.5 by a and 0.6 by c" in raised.message
+
+
+def test_independent_draws_mix():
+    assert alarms.mixing({"x": np.random.default_rng(13).standard_normal((4, 500))}) == []
+
+
+def test_chains_that_differ_do_not_mix():
+    rng = np.random.default_rng(14)
+    good, bad = rng.standard_normal((4, 500)), rng.standard_normal((4, 500)) + np.arange(4)[:, None]
+    few, disagree = alarms.mixing({"good": good, "bad": bad})
+    assert few.name == "few effective draws" and few.figure < alarms.ESS
+    assert disagree.name == "chains disagree" and alarms.RHAT < disagree.figure < 5
+    for one in (few, disagree):
+        assert "bad" in one.message and one.remedy
+
+
+def test_chains_stuck_in_different_modes_do_not_mix():
+    stuck = np.repeat(np.array([0.0, 0.0, 0.0, 1.0])[:, None], 500, axis=1)
+    assert [one.name for one in alarms.mixing({"mode 1": stuck})] == ["few effective draws", "chains disagree"]
+
+
+def test_short_runs_that_mix_have_few_effective_draws_only():
+    (few,) = alarms.mixing({"x": np.random.default_rng(15).standard_normal((4, 50))})
+    assert few.name == "few effective draws" and 50 < few.figure < alarms.ESS
+
+
+def test_bridge_without_overlap_says_so():
+    found = bridge(np.zeros((4, 100)), np.full((4, 100), -25.0))
+    assert found.log_evidence == pytest.approx(-12.5) and found.overlap < 1e-4
+
+
+def test_bridge_far_apart_does_not_underflow():
+    found = bridge(np.full((4, 100), 60.0), np.full((4, 100), -60.0))
+    assert found.log_evidence == pytest.approx(0.0, abs=1e-6) and found.overlap < 1e-20
+
+
+def test_balance_is_exact_for_tiny_flows_and_silent_without_any():
+    flow = np.tile(metropolis(THREE) * 1e-40, (4, 1, 1))
+    np.testing.assert_allclose(balance(Flow(flow, np.ones((4, 3)))).weight, THREE, atol=1e-10)
+    assert np.all(np.isnan(balance(Flow(np.zeros((4, 3, 3)), np.ones((4, 3)))).weight))

@@ -1,0 +1,235 @@
+"""Finding modes: the residual energy, descents, polish, merging, what is left out, and what may be missing."""
+
+import dataclasses
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import whmc
+from contracts import problem
+from whmc.modes.finders import Known, descend
+from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_components, log_mixture
+from whmc.modes.polish import Peak, polish
+from whmc.modes.residual import log_tempered, residual_energy
+from whmc.modes.search import Hunt
+from whmc.testing import Problem, gaussian_mixture, himmelblau, many_well, shells, two_scale_pair
+
+FINDERS = {"multi-start": whmc.MultiStart(), "residual": whmc.Residual(), "tempered": whmc.Tempered()}
+
+
+@cache
+def four() -> Problem:
+    """Cached, so that searches of the same target share their compilations."""
+    return himmelblau(1.0)
+
+
+@cache
+def ten() -> Problem:
+    rng = np.random.default_rng(2)
+    means, sizes = rng.uniform(-10, 10, (10, 10)), rng.uniform(0.3, 2.0, (10, 10))
+    return gaussian_mixture(rng.dirichlet(np.full(10, 3.0)), means, sizes, "ten D=10")
+
+
+def matched(found: ModeLibrary, truth: np.ndarray) -> bool:
+    """Every true location is found, and nothing else."""
+    gaps = np.linalg.norm(found.charts()[0][:, None] - truth, axis=-1)
+    return found.size == len(truth) and bool(np.all(gaps.min(axis=0) < 0.05))
+
+
+@pytest.mark.parametrize("name", FINDERS)
+def test_every_finder_finds_the_four_modes(name):
+    assert matched(whmc.find_modes(four().target, seed=1, finder=FINDERS[name]), four().locations)
+
+
+def test_search_finds_ten_modes_with_their_weights():
+    search = whmc.search_modes(ten().target, seed=0)
+    assert matched(search.library, ten().locations)
+    # Gaussians: Laplace is exact
+    order = np.argsort(-ten().weights)
+    np.testing.assert_allclose(np.exp(search.library.charts()[2]), ten().weights[order], rtol=1e-3)
+    assert search.unseen_chance < 0.01 and search.expected_modes >= 10
+    assert np.all(np.diff(search.discovery, axis=0) >= 0) and search.discovery[-1, 2] == 10
+    assert "10 modes" in str(search)
+
+
+def test_residual_energy_is_the_papers_with_the_chart_tempered_about_its_peak():
+    """-log(pi/Z - q_T + c) at moderate values, where it can be computed without logs."""
+    case = problem("pair")
+    library = case.library.drop(1)
+    x, log_z, temperature = jnp.array([7.0, 0.3]), 0.2, 1.3
+    height = np.exp(float(log_mixture(log_components(library, library.location[0]))))
+    tempered = height * (np.exp(float(log_mixture(log_components(library, x)))) / height) ** (1 / temperature)
+    expected = -np.log(np.exp(float(case.target(x)) - log_z) - tempered + 1e-3)
+    seen = residual_energy(
+        x, case.target, library, log_evidence=log_z, temperature=temperature, log_offset=float(np.log(1e-3))
+    )
+    assert np.exp(float(log_tempered(library, x, temperature))) == pytest.approx(tempered, rel=1e-10)
+    assert float(seen) == pytest.approx(expected, rel=1e-10)
+
+
+def test_residual_energy_removes_known_modes_only_and_its_gradient_is_finite():
+    case = problem("three")
+    library = case.library.drop(2)
+    energy = lambda x: residual_energy(x, case.target, library, log_evidence=0.0, temperature=1.05)  # noqa: E731
+    known, unknown = jnp.asarray(case.means[0] + 0.5), jnp.asarray(case.means[2] + 0.1)
+    assert float(energy(known)) == np.inf
+    assert float(energy(unknown)) == pytest.approx(-float(case.target(unknown)), abs=1e-6)
+    assert np.all(np.isfinite(jax.grad(energy)(unknown))) and np.all(np.isfinite(jax.grad(energy)(known)))
+
+
+def test_residual_does_not_depend_on_units():
+    """The same problem in millimetres: the same starts are covered, the same modes found."""
+    case = problem("pair")
+    small = whmc.Target(lambda y: case.target(y * 1000.0), dim=2)
+    library = case.library.drop(1)
+    location, scale, _, _ = library.charts()
+    there = ModeLibrary.from_charts(location / 1000, scale / 1000)
+    x = jnp.array([6.0, 0.5])
+    shift = float(-2 * np.log(1000.0))  # of the evidence, and of every density
+    here = residual_energy(x, case.target, library, log_evidence=0.0)
+    other = residual_energy(x / 1000, small, there, log_evidence=shift)
+    assert float(here) == pytest.approx(float(other) + 2 * np.log(1000.0), rel=1e-9)
+
+
+def test_residual_search_ends_in_no_known_mode_and_finds_all_others():
+    case = ten()
+    heaviest = np.argsort(-case.weights)[:4]
+    known = Known(
+        ModeLibrary.from_charts(case.means[heaviest], case.scales[heaviest], log_weight=np.log(case.weights[heaviest])),
+        float(np.log(case.weights[heaviest].sum())),
+    )
+    ends = whmc.Residual().find(jax.random.key(0), case.target, 256, known)
+    nearest = np.argmin(np.linalg.norm(ends.position[ends.usable][:, None] - case.means, axis=-1), axis=1)
+    assert set(nearest) == set(range(10)) - set(heaviest)
+    assert ends.covered_by is not None and np.all((ends.covered_by >= 0) == ~ends.usable)
+    plain = whmc.MultiStart().find(jax.random.key(0), case.target, 256, known)
+    assert ends.num_gradients < plain.num_gradients  # starts on known ground cost one evaluation
+
+
+def test_descents_mask_failures():
+    """NaN in half of the region, no density in a quarter: those starts are lost, the others arrive."""
+
+    def logdensity(x):
+        inside = jnp.where(x[1] > 3, -jnp.inf, -0.5 * jnp.sum(x**2))
+        return jnp.where(x[0] > 3, jnp.nan, inside)
+
+    target = whmc.Target(logdensity, dim=2, starts=(-5.0, 5.0))
+    starts = jnp.array([[4.0, 0.0], [0.0, 4.0], [-2.0, 1.0], [1.0, -4.0]])
+    ends = descend(target, starts, None, 1.05)
+    np.testing.assert_array_equal(ends.usable, [False, False, True, True])
+    np.testing.assert_allclose(ends.position[2:], 0.0, atol=1e-3)
+
+
+def test_polish_reaches_the_peak_and_tells_what_is_none():
+    target = four().target
+    peak = polish(target, np.array([3.05, 1.9]), widest=12.0)
+    assert isinstance(peak, Peak) and np.linalg.norm(peak.location - [3.0, 2.0]) < 1e-8
+    pair = gaussian_mixture([0.5, 0.5], [[-3.0, 0.0], [3.0, 0.0]], [[1.0, 1.0]] * 2).target
+    assert polish(pair, np.array([0.0, 0.0]), widest=12.0) == "saddle"
+    climbed = polish(pair, np.array([1e-3, 0.0]), widest=12.0)  # beside it: uphill, to the mode
+    assert isinstance(climbed, Peak) and np.linalg.norm(climbed.location - [3.0, 0.0]) < 1e-6
+    edge = whmc.Target(lambda x: jnp.where(x[0] > 0, -x[0] - 0.5 * x[1] ** 2, -jnp.inf), dim=2)
+    assert polish(edge, np.array([1e-3, 0.0]), widest=5.0) == "edge"
+    assert polish(edge, np.array([-1.0, 0.0]), widest=5.0) == "not finite"
+
+
+def test_a_shell_has_flat_directions():
+    peak = polish(shells(3).target, np.array([-3.5, 0.3, 1.95]), widest=12.0)
+    assert isinstance(peak, Peak) and peak.num_flat == 2
+
+
+def test_duplicates_merge_by_the_precision_not_by_distance():
+    """Two modes .02 apart with scale .001 are two; points .02 apart in a mode of scale 10 are one."""
+    narrow = gaussian_mixture([0.5, 0.5], [[0.0, 0.0], [0.02, 0.0]], [[1e-6, 1e-6]] * 2).target
+    hunt = Hunt(narrow, 10)
+    hunt.take(descend(narrow, jnp.array([[0.0005, 0.0], [0.0195, 0.0], [0.0201, 0.0001]]), None, 1.05))
+    assert len(hunt.peaks) == 2 and sorted(hunt.hits) == [1, 2]
+    wide = gaussian_mixture([1.0], [[0.0, 0.0]], [[100.0, 100.0]]).target
+    hunt = Hunt(wide, 10)
+    ends = descend(wide, jnp.array([[5.0, 5.0], [-20.0, 3.0]]), None, 1.05)
+    hunt.take(dataclasses.replace(ends, position=np.array([[0.0, 0.0], [0.02, 0.0]])))
+    assert len(hunt.peaks) == 1 and hunt.hits == [2]
+
+
+def test_light_peaks_are_reported_but_kept_out():
+    case = gaussian_mixture([1 - 1e-8, 1e-8], [[0.0, 0.0], [8.0, 0.0]], [[1.0, 1.0]] * 2)
+    search = whmc.search_modes(case.target, finder=whmc.MultiStart(64))
+    assert search.library.size == 1 and len(search.spurious) == 1
+    assert search.spurious_share[0] == pytest.approx(1e-8, rel=1e-3)
+    assert "below the weight floor" in str(search)
+
+
+def test_a_full_library_says_so():
+    case = many_well(3)
+    search = whmc.search_modes(case.target, finder=whmc.MultiStart(256), max_modes=5)
+    assert search.library.size == 5 and search.num_capped == 3
+    assert "the library is full at 5 charts" in str(search)
+    # the heaviest are kept
+    heaviest = np.sort(np.prod(case.weights[:, None], axis=1))[::-1][:5]
+    laplace = np.exp(search.library.charts()[2])
+    np.testing.assert_allclose(laplace, heaviest / heaviest.sum(), rtol=0.1)
+
+
+def test_points_on_a_shell_become_one_chart_with_its_moments():
+    case = shells(5)
+    search = whmc.search_modes(case.target, seed=0)
+    assert search.library.size == 2
+    location, scale, log_weight, _ = search.library.charts()
+    order = np.argsort(location[:, 0])
+    # 64 chains x 100 draws: means and deviations of a shell to a few per cent
+    np.testing.assert_allclose(location[order], case.means, atol=0.3)
+    np.testing.assert_allclose(np.exp(log_weight), 0.5, atol=0.1)
+    np.testing.assert_allclose(np.diagonal(scale, axis1=1, axis2=2), np.diagonal(case.scales[0])[0], rtol=0.15)
+    # chains start on the shell, where the density is
+    heights = np.asarray(jax.vmap(case.target)(jnp.asarray(search.starts)))
+    assert np.all(heights > float(case.target(jnp.asarray(case.locations[0]))) - 20)
+
+
+def test_mass_without_a_peak_is_found_by_the_population():
+    """In D = 100 the broad mode's own centre lies in the slope of the narrow one: no descent can find it."""
+    case = two_scale_pair(100, (0.8, 0.2))
+    assert whmc.find_modes(case.target, finder=whmc.MultiStart(64)).size == 1
+    search = whmc.search_modes(case.target, finder=(whmc.MultiStart(64), whmc.Tempered()))
+    assert search.library.size == 2
+    widths = np.exp(np.asarray(search.library.log_det) / 100)
+    np.testing.assert_allclose(np.sort(widths), [1.0, 4.0], rtol=0.1)
+
+
+def test_a_narrow_mode_beside_a_broad_one_is_found_in_the_cold():
+    """In D = 20 the narrow mode holds .8 of the mass, and no start in ten thousand lies in its basin."""
+    case = two_scale_pair(20, (0.8, 0.2))
+    assert whmc.find_modes(case.target, seed=3, finder=whmc.MultiStart(256)).size == 1
+    found = whmc.find_modes(case.target, seed=3, finder=whmc.Tempered())
+    assert matched(found, case.locations)
+
+
+def test_search_is_repeatable_and_leaves_the_users_precision_alone():
+    first, second = (whmc.search_modes(four().target, seed=5) for _ in range(2))
+    np.testing.assert_array_equal(first.library.location, second.library.location)
+    np.testing.assert_array_equal(first.discovery, second.discovery)
+
+
+FLAT = whmc.Target(lambda x: jnp.sum(x) * 0.0 - jnp.inf, dim=2, starts=(-1.0, 1.0))
+BAD = [
+    (lambda: whmc.find_modes(whmc.Target(lambda x: -jnp.sum(x**2), dim=2)), ValueError, "nowhere to start"),
+    (lambda: whmc.find_modes(FLAT), ValueError, "no mode was found"),
+    (lambda: whmc.find_modes(four().target, seed=-1), ValueError, "seed must be at least 0"),
+    (lambda: whmc.find_modes(four().target, max_modes=0), ValueError, "max_modes must be at least 1"),
+    (lambda: whmc.find_modes(four().target, finder="best"), TypeError, "whmc finder"),
+    (lambda: whmc.find_modes(four().target, finder=()), ValueError, "finder is empty"),
+    (lambda: whmc.MultiStart(0), ValueError, "num_starts must be a positive integer"),
+    (lambda: whmc.Residual(temperature=0.5), ValueError, "temperature must be at least 1"),
+    (lambda: whmc.sample(four().target, adapt="always"), ValueError, "adapt must be 'warmup' or 'regeneration'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "says"), BAD, ids=[str(n) for n in range(len(BAD))])
+def test_bad_input_gets_one_clear_error(call, kind, says):
+    from test_sample import unchecked
+
+    with pytest.raises(kind, match=says):
+        unchecked(call)

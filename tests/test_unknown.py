@@ -1,0 +1,145 @@
+"""Whole runs with nothing known but a start region (T6), and calibration with discovery included (T7)."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import whmc
+from whmc.modes.mixture import log_components_of
+from whmc.testing import (
+    Problem,
+    eggbox,
+    gmm40,
+    himmelblau,
+    liang_wong,
+    loggamma_pair,
+    many_well,
+    shells,
+    two_scale_pair,
+)
+
+
+def truth_of_labels(case: Problem, result: whmc.Result, num: int = 100_000) -> tuple[np.ndarray, np.ndarray]:
+    """Shares of exact draws under the run's own labels, with errors: the truth also where modes overlap."""
+    rng = np.random.default_rng(99)
+    counts = np.zeros(result.library.num_modes)
+    chunk = max(500, 4_000_000 // case.target.dim**2)
+    for start in range(0, num, chunk):
+        draws = case.draw(rng, min(chunk, num - start))[0]
+        chart = log_components_of(result.library, draws).argmax(axis=0)
+        counts += np.bincount(result.library.mode_of[chart], minlength=len(counts))
+    shares = counts / num
+    return shares, np.sqrt(shares * (1 - shares) / num)
+
+
+def assert_right(case: Problem, result: whmc.Result, *, se: float = 0.02) -> None:
+    """Weights within five standard errors, log evidence within four, both errors small."""
+    truth, error = truth_of_labels(case, result)
+    table = result.modes
+    assert np.all(np.abs(table.weight - truth) < 5 * np.hypot(table.weight_se, error) + 1e-4), (table.weight, truth)
+    assert np.all(table.weight_se < se)
+    assert abs(result.log_evidence - case.log_evidence) < 4 * result.log_evidence_se + 1e-3
+    assert result.log_evidence_se < 0.05
+
+
+def found_all(case: Problem, result: whmc.Result) -> bool:
+    """Every true mode has a chart whose location lies in it."""
+    gaps = np.linalg.norm(result.modes.location[:, None] - case.locations, axis=-1)
+    return len(result.modes) == len(case.weights) and len(set(gaps.argmin(axis=1))) == len(case.weights)
+
+
+def test_liang_wong_twenty_modes():
+    case = liang_wong("A")
+    result = whmc.sample(case.target, seed=0)
+    assert found_all(case, result)
+    assert_right(case, result)
+    assert result.alarms == ()
+    assert result.search is not None and result.search.unseen_chance < 0.05
+
+
+def test_eggbox_bounded_by_a_transform():
+    case = eggbox()
+    result = whmc.sample(case.target, seed=0)
+    assert_right(case, result)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "whole"),
+    [
+        (lambda: liang_wong("B"), False),  # some of its twenty components share a peak
+        (gmm40, True),
+        (lambda: himmelblau(1.0), True),
+        (lambda: himmelblau(10.0), True),
+        (lambda: many_well(3), True),
+        (lambda: many_well(4), True),
+        (lambda: many_well(8), False),  # the lightest lie below the floor
+        (lambda: shells(2), True),
+        (lambda: shells(5), True),
+        (lambda: shells(10), True),
+        (lambda: two_scale_pair(2, (0.8, 0.2)), True),
+        (lambda: two_scale_pair(20, (0.8, 0.2)), True),
+        (lambda: two_scale_pair(50, (0.8, 0.2)), True),
+        (lambda: two_scale_pair(200, (0.8, 0.2)), True),
+        (lambda: loggamma_pair(20), True),
+    ],
+    ids=lambda make: getattr(make, "__name__", str(make)),
+)
+def test_whole_runs_on_known_truth(make, whole):
+    case = make()
+    result = whmc.sample(case.target, seed=1)
+    assert not whole or len(result.modes) == len(case.weights)
+    assert_right(case, result)
+
+
+def test_more_modes_than_charts_are_said():
+    """65 536 modes: the library is capped, and the result says so in so many words."""
+
+    def logdensity(x):
+        well, other = x[0::2], x[1::2]
+        return jnp.sum(0.5 * well + 6 * well**2 - well**4 - 0.5 * other**2)
+
+    target = whmc.Target(logdensity, dim=32, starts=(-3.0, 3.0))
+    finder = whmc.MultiStart(256)
+    result = whmc.sample(target, finder=finder, seed=0, chains=4, draws=50, warmup=50, max_modes=32)
+    names = [alarm.name for alarm in result.alarms]
+    assert "library capped" in names and "modes may be missing" in names
+    assert "among the modes kept" in result.summary()
+    assert result.search is not None and result.search.expected_modes > 1000
+
+
+SHARE = 0.3
+
+
+def two_component_posterior(data: np.ndarray) -> whmc.Target:
+    """Means of two components of shares .3 and .7, unit variance, prior N(0, 3²) each: often two modes."""
+
+    def logdensity(x):
+        first, second = -0.5 * (data - x[0]) ** 2, -0.5 * (data - x[1]) ** 2
+        return jnp.sum(jnp.logaddexp(np.log(SHARE) + first, np.log(1 - SHARE) + second)) - jnp.sum(x**2) / 18
+
+    return whmc.Target(logdensity, dim=2, starts=(-9.0, 9.0))
+
+
+@pytest.mark.slow
+def test_simulation_based_calibration_of_a_mixture_model():
+    """T7: ranks of the true parameters among the draws are uniform, with search and weights a part of the procedure.
+
+    Ranked: the sum, the larger and the first of the two means. 80 data sets, ranks among 63 thinned draws, a chi-square
+    of 8 bins each.
+    """
+    rng = np.random.default_rng(0)
+    ranks = []
+    for run in range(80):
+        means = rng.normal(0, 3, 2)
+        data = rng.normal(np.where(rng.uniform(size=12) < SHARE, *means), 1)
+        result = whmc.sample(
+            two_component_posterior(data), finder=whmc.MultiStart(64), seed=run, chains=7, draws=270, warmup=150
+        )
+        draws = result.draws[:, ::30].reshape(-1, 2)[:63]
+        below = [draws.sum(axis=1) < means.sum(), draws.max(axis=1) < means.max(), draws[:, 0] < means[0]]
+        ranks.append([np.sum(one) for one in below])
+    for column in np.array(ranks).T:
+        counts = np.bincount(column // 8, minlength=8)
+        square = np.sum((counts - 10.0) ** 2 / 10.0)
+        assert square < 26.1, (counts, square)  # chi-square of 7 degrees of freedom, one in two thousand
