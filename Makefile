@@ -24,6 +24,9 @@ lint: $(VENV)/all.done
 bench: $(VENV)/all.done
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/known_modes.py
+	$(BIN)/python benchmarks/unknown_modes.py
+	$(BIN)/python benchmarks/discovery.py
+	$(BIN)/python benchmarks/sensor.py
 
 $(VENV)/demo.done: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

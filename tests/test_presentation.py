@@ -16,10 +16,25 @@ from whmc.run.rounds import arrays
 def _run(kernel, case, positions, num_steps, *, length=8, first=0, chains=None):
     library = case.library
     states, _ = start_chains(case.target, library, jnp.asarray(positions))
-    return run_block(
-        arrays(kernel), case.target, library, states, jax.random.key(3), jnp.asarray(first), jnp.asarray(num_steps),
+    return _block(kernel, case, library, states, first, num_steps, length)
+
+
+def _block(kernel, case, library, states, first, num_steps, length):
+    chains = len(states.logdensity)
+    states, trace, made = run_block(
+        arrays(kernel),
+        case.target,
+        library,
+        states,
+        jax.random.key(3),
+        jnp.full(chains, first),
+        jnp.asarray(num_steps),
+        jnp.ones(chains, bool),
+        jnp.asarray(False),
         length=length,
-    )  # fmt: skip
+    )
+    np.testing.assert_array_equal(made, num_steps)
+    return states, trace
 
 
 @pytest.mark.parametrize("kernel", [*KERNELS, "cycle"])
@@ -54,9 +69,7 @@ def test_fewer_chains_and_other_cuts_give_the_same_draws():
     _, few = _run(CYCLE, case, positions[:2], 8)
     np.testing.assert_allclose(whole.position[:, :2], few.position, rtol=1e-9, atol=1e-9)
     states, first = _run(CYCLE, case, positions, 3)
-    _, rest = run_block(
-        arrays(CYCLE), case.target, case.library, states, jax.random.key(3), jnp.asarray(3), jnp.asarray(5), length=8
-    )
+    _, rest = _block(CYCLE, case, case.library, states, 3, 5, 8)
     np.testing.assert_array_equal(whole.position[:3], first.position[:3])
     np.testing.assert_array_equal(whole.position[3:], rest.position[:5])
 

@@ -75,8 +75,8 @@ class Result:
     draws: (chains, draws, dim), unconstrained. chart: of each draw the chart with the largest responsibility.
     logdensity, log_mixture: log pi and log q there. steps: for each move of the kernel its StepInfo, arrays (chains,
     draws). library, kernel: as they were at the end. search: what the search for modes saw, where there was one.
-    work: log evidence by the throat's work, where q alone was too poor. updates: how often the kernel changed at
-    regenerations.
+    work: log evidence by the throat's work, where q alone was too poor. num_updates: how often the kernel changed at
+    regenerations; num_behind: chains that never regenerated to take the last mode.
     """
 
     target: Target
@@ -94,6 +94,7 @@ class Result:
     search: Search | None = None
     work: Evidence | None = None
     num_updates: int = 0
+    num_behind: int = 0
 
     @cached_property
     def label(self) -> Int[np.ndarray, "chains draws"]:
@@ -234,6 +235,7 @@ class Result:
         if self.search is not None:
             seen = self.search
             found += alarms.modes_missing(seen.unseen_chance, seen.num_starts, seen.num_capped, seen.library.size)
+        found += alarms.chains_behind(self.num_behind, len(self.label))
         found += alarms.far_draws(self._far_share())
         found += alarms.few_tours(self.tours)
         found += alarms.mixing(self._watched())

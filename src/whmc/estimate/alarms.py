@@ -122,6 +122,20 @@ def modes_missing(unseen_chance: float, num_starts: int, num_capped: int, size: 
     return alarms
 
 
+def chains_behind(num_behind: int, chains: int) -> list[Alarm]:
+    """Chains that never took a mode that was found while they ran."""
+    if not num_behind:
+        return []
+    return [
+        Alarm(
+            "modes found too late",
+            float(num_behind),
+            f"{num_behind} of {chains} chains did not regenerate after a new mode was found, and never jumped to it",
+            "Their draws are exact only for the modes they knew: run again with modes=result.library",
+        )
+    ]
+
+
 def far_draws(share: float) -> list[Alarm]:
     """Draws where no chart is: a mode, or a part of one, that the library does not know."""
     if share <= 0.01:

@@ -47,7 +47,7 @@ def bridge(draws: Float[np.ndarray, "chains draws"], proposals: Float[np.ndarray
     # the excess falls with log Z: bisect, since plain iteration of the equation need not converge
     finite = np.concatenate([draws.ravel(), proposals[np.isfinite(proposals)]])
     low, high = float(finite.min()) - 1, float(finite.max()) + 1
-    for _ in range(200):
+    for _ in range(60):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     log_z = 0.5 * (low + high)
@@ -76,7 +76,7 @@ def acceptance_ratio(forward: Float[np.ndarray, " n"], reverse: Float[np.ndarray
         return log_expit(x - offset - forward), log_expit(offset - reverse - x)
 
     low, high = float(finite.min() - 50), float(finite.max() + 50)
-    for _ in range(200):
+    for _ in range(60):
         middle = 0.5 * (low + high)
         there, back = map(logsumexp, sides(middle))
         low, high = (middle, high) if there < back else (low, middle)

@@ -43,7 +43,7 @@ class Ends:
     """Where the descents ended. `usable` leaves out what failed or never left known ground.
 
     population: points that follow the mass of the target rather than its peaks, from finders that have them.
-    covered_by: of a start on known ground the known chart that it belongs to, else -1; from finders that look.
+    covered_by: of a start on known ground the known mode that it belongs to, else -1; from finders that look.
     num_upfront: gradients spent before any end was reached. independent: whether the starts were independent draws from
     the start region, so that what they hit tells about what they missed.
     """
@@ -105,7 +105,7 @@ class Residual(AbstractFinder):
         log_pi = np.asarray(jax.vmap(target)(starts)) - known.log_evidence
         nearest, log_known = (np.asarray(part) for part in _known_there(known.library, starts, self.temperature))
         covered = ~ends.usable & (log_pi <= log_known)
-        return dataclasses.replace(ends, covered_by=np.where(covered, nearest, -1))
+        return dataclasses.replace(ends, covered_by=np.where(covered, known.library.mode_of[nearest], -1))
 
 
 @jax.jit

@@ -98,10 +98,12 @@ class Hunt:
 
     def know(self, library: ModeLibrary, logdensity: Float[np.ndarray, " size"]) -> None:
         """Charts that are known beforehand. They may stand for the mean of a skewed mode, beside its peak."""
-        locations, scales, _, _ = library.charts()
+        locations, scales, log_weight, _ = library.charts()
         reach = SAME + 0.4 * np.sqrt(self.target.dim)
-        for location, scale, height in zip(locations, scales, logdensity, strict=True):
-            self.peaks.append(Peak(location, float(height), scale, reach=reach))
+        for mode in range(library.num_modes):
+            mine = np.flatnonzero(library.mode_of == mode)
+            k = mine[np.argmax(log_weight[mine])]
+            self.peaks.append(Peak(locations[k], float(logdensity[k]), scales[k], reach=reach))
             self.hits.append(0)
         self.discovery = [(0, 0, len(self.peaks))]
 

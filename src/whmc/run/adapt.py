@@ -23,6 +23,7 @@ from whmc.modes.search import FLOOR, MAX_STARTS, Hunt, Search
 from whmc.pytree import pytree
 from whmc.run.block import Trace, regenerated
 from whmc.run.chains import Chains
+from whmc.run.reshape import with_best_dof
 from whmc.run.rounds import moves, with_settings
 from whmc.run.tuning import Charts, fit_charts, log_ratio_of
 from whmc.target import Target
@@ -71,7 +72,7 @@ class Adaptation:
         self.version = np.zeros(run.num, int)
         self.rows: list[list[Trace]] = [[] for _ in range(run.num)]
         self.key = jax.random.fold_in(jax.random.key(seed), 2)  # 0 is the chains', 1 the first search's
-        self.period = self.num_updates = self.num_regenerations = 0
+        self.period = self.num_updates = self.num_regenerations = self.num_behind = 0
         self.next_refit = 2 * run.length
         self.hunt = Hunt(run.target, max_modes)
         if search is not None:
@@ -96,6 +97,7 @@ class Adaptation:
             if not short.any():
                 behind = np.array([self.versions[v][1].size < self.library.size for v in self.version])
                 if not behind.any() or patience == 0:
+                    self.num_behind = int(behind.sum())
                     break
                 patience -= 1
                 short = behind
@@ -185,15 +187,15 @@ class Adaptation:
         location, scale, log_weight, step_size = library.charts()
         visits = np.bincount(label, minlength=library.size) + 5 * library.size * np.exp(log_weight)
         charts = fit_charts(Charts(location, scale), position, logdensity, label)
-        return ModeLibrary.from_charts(
+        fitted = ModeLibrary.from_charts(
             charts.location,
             charts.scale,
             log_weight=np.log(visits),
             step_size=step_size,
             mode=library.mode_of,
             capacity=library.capacity,
-            dof=float(library.dof),
         )
+        return with_best_dof(fitted, position[:: max(1, len(position) // 2000)])
 
     def _update(self, library: ModeLibrary) -> None:
         """A new version of the kernel, which waits for the chains to regenerate."""
@@ -214,7 +216,7 @@ class Adaptation:
         return Search(
             library=self.library,
             starts=self.library.charts()[0],
-            hits=np.array([*hunt.hits[: self.library.size]]),
+            hits=np.array(hunt.hits[: self.library.num_modes]),
             spurious=np.zeros((0, self.run.target.dim)) if old is None else old.spurious,
             spurious_share=np.zeros(0) if old is None else old.spurious_share,
             num_found=self.library.size + (0 if old is None else old.num_capped),

@@ -1,5 +1,6 @@
 """`sample`: find the modes, learn their charts in rounds, freeze, sample in blocks."""
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Literal
@@ -91,17 +92,18 @@ def sample(
             )
         warm_gradients = run.num_gradients
         clock.append(time.perf_counter())
-        num_updates = 0
+        adaptation = None
         if adapt == "regeneration":
             adaptation = Adaptation(run, warm.kernel, warm.library, search, seed, max_modes)
             trace = adaptation.sample(draws)
-            warm.kernel, warm.library, num_updates = adaptation.kernel, adaptation.library, adaptation.num_updates
-            search = adaptation.report()
+            warm.kernel, warm.library, search = adaptation.kernel, adaptation.library, adaptation.report()
         else:
             trace = run.steps("sampling", warm.kernel, warm.library, draws, draws)
         clock.append(time.perf_counter())
         line.close()
-        result = _result(run, warm, trace, Timings(*np.diff(clock)), warm_gradients, seed, search, num_updates)
+        result = _result(run, warm, trace, Timings(*np.diff(clock)), warm_gradients, seed, search)
+        if adaptation is not None:
+            result = dataclasses.replace(result, num_updates=adaptation.num_updates, num_behind=adaptation.num_behind)
         return work_evidence(result)
 
 
@@ -155,7 +157,6 @@ def _result(
     warm_gradients: int,
     seed: int,
     search: Search | None,
-    num_updates: int,
 ) -> Result:
     def by_chain(rows: np.ndarray) -> np.ndarray:
         return np.swapaxes(rows, 0, 1)
@@ -179,5 +180,4 @@ def _result(
         num_failed=run.num_failed,
         seed=int(seed),
         search=search,
-        num_updates=num_updates,
     )
