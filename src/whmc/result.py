@@ -231,7 +231,9 @@ class Result:
         size, weight = self.library.num_modes, self.modes.weight
         found = alarms.weights_disagree(self.weight_estimates)
         found += alarms.one_chain_only(self.label, size)
-        found += alarms.jumps_rare(self.label, weight)
+        # chains that never left one mode would say that it is all there is: the warm-up's weights may know better
+        learned = np.bincount(self.library.mode_of, np.exp(self._chart_weights), size)
+        found += alarms.jumps_rare(self.label, min(weight, learned, key=lambda shares: float(np.sum(shares**2))))
         if self.search is not None:
             seen = self.search
             found += alarms.modes_missing(seen.unseen_chance, seen.num_starts, seen.num_capped, seen.library.size)

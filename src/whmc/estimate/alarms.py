@@ -62,9 +62,10 @@ def weights_disagree(estimates: Mapping[str, Weights]) -> list[Alarm]:
 
 
 def one_chain_only(label: Int[np.ndarray, "chains draws"], size: int) -> list[Alarm]:
-    """Modes with more than a few draws, all of them in one chain."""
+    """Modes with more than a few draws, all of them in one chain. One that weighs nothing is seen once, by someone."""
     visits = np.stack([np.bincount(row, minlength=size) for row in label])
-    lonely = (visits.sum(axis=0) >= 10) & ((visits > 0).sum(axis=0) == 1)
+    total = visits.sum(axis=0)
+    lonely = (total >= 10) & (total >= 1e-3 * label.size) & ((visits > 0).sum(axis=0) == 1)
     if len(label) == 1 or not lonely.any():
         return []
     modes = np.flatnonzero(lonely)
