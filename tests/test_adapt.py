@@ -16,6 +16,7 @@ from whmc.kernels.independence import log_regeneration
 from whmc.modes.library import ModeLibrary
 from whmc.run.adapt import Adaptation, _draw_restart
 from whmc.run.chains import Chains
+from whmc.run.lookout import Lookout
 from whmc.run.progress import Progress
 from whmc.run.rounds import arrays
 from whmc.testing import Problem, gaussian_mixture
@@ -119,7 +120,7 @@ def adaptation(known: list[int], *, seed: int = 0) -> Adaptation:
     library = ModeLibrary.from_charts(case.means[known], scales, capacity=16)
     positions = library.location[np.arange(8) % len(known)]
     run = Chains(case.target, library, seed, positions, Progress(False))
-    return Adaptation(run, arrays(CYCLE), library, None, seed, 256)
+    return Adaptation(run, arrays(CYCLE), library, Lookout(case.target, library, None, seed, 256), seed)
 
 
 def test_a_chain_changes_its_kernel_at_regenerations_only():

@@ -1,7 +1,7 @@
 """Adaptation at regenerations, while chains run (Algorithm 2): exact, for a chain only changes its kernel there.
 
-Chains run with the kernel and library that they have. Meanwhile the start region is searched by the residual energy,
-and visits are counted. An update waits until a chain regenerates: that chain stops there, takes the new kernel, and
+Chains run with the kernel and library that they have. Meanwhile the lookout searches by the residual energy, and
+visits are counted. An update waits until a chain regenerates: that chain stops there, takes the new kernel, and
 starts afresh from the new Q. A chain that no update waits for never stops.
 """
 
@@ -16,21 +16,16 @@ from jaxtyping import Array, Bool, Float
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
 from whmc.kernels.independence import Independence
 from whmc.kernels.noise import draw_noise
-from whmc.modes.finders import Known, Residual
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import draw_mixture, draw_radius, log_components_of
-from whmc.modes.search import FLOOR, MAX_STARTS, Hunt, Search
 from whmc.pytree import pytree
 from whmc.run.block import Trace, regenerated
 from whmc.run.chains import Chains
+from whmc.run.lookout import Lookout
 from whmc.run.reshape import with_best_dof
 from whmc.run.rounds import moves, with_settings
 from whmc.run.tuning import Charts, fit_charts, log_ratio_of
 from whmc.target import Target
-
-STARTS = 256
-"""Starts of one search; there is one after each block in which a chain regenerated. Most start on known ground, which
-costs one evaluation."""
 
 TRIES = 256
 """Proposals at a time for a draw from Q by rejection."""
@@ -63,22 +58,16 @@ class Adaptation:
         run: Chains,
         kernel: AbstractKernel,
         library: ModeLibrary,
-        search: Search | None,
+        lookout: Lookout,
         seed: int,
-        max_modes: int,
     ) -> None:
-        self.run, self.max_modes, self.search = run, max_modes, search
+        self.run, self.lookout = run, lookout
         self.versions = [(kernel, library)]
         self.version = np.zeros(run.num, int)
         self.rows: list[list[Trace]] = [[] for _ in range(run.num)]
-        self.key = jax.random.fold_in(jax.random.key(seed), 2)  # 0 is the chains', 1 the first search's
+        self.key = jax.random.fold_in(jax.random.key(seed), 3)  # others: the chains', the search's, the lookout's
         self.period = self.num_updates = self.num_regenerations = self.num_behind = 0
         self.next_refit = 2 * run.length
-        self.hunt = Hunt(run.target, max_modes)
-        if search is not None:
-            self.hunt.recall(search)
-        else:
-            self.hunt.know(library, np.zeros(library.size))
 
     @property
     def kernel(self) -> AbstractKernel:
@@ -138,7 +127,7 @@ class Adaptation:
         if not stopped.any():
             return
         kernel, library = self.versions[-1]
-        key = jax.random.fold_in(jax.random.fold_in(self.key, self.period), 1)
+        key = jax.random.fold_in(self.key, self.period)
         restart = _draw_restart(key, self.run.target, library, _threshold(kernel), num=self.run.num)
         # where Q is too hard to draw from the old kernel goes on, which is also exact
         taken = stopped & np.asarray(restart.drawn)
@@ -159,22 +148,8 @@ class Adaptation:
             self.version[c] = len(self.versions) - 1
 
     def _search(self) -> None:
-        """More starts on the residual energy; what they find waits as an update."""
-        hunt, library = self.hunt, self.library
-        if library.size >= self.max_modes or hunt.num_starts >= MAX_STARTS:
-            return
-        position, logdensity = self._recent()
-        log_evidence = float(np.median(log_ratio_of(library, position, logdensity)))
-        size = len(hunt.peaks)
-        key = jax.random.fold_in(jax.random.fold_in(self.key, self.period), 0)
-        hunt.take(Residual().find(key, self.run.target, STARTS, Known(library, log_evidence)))
-        step_size = float(np.median(library.charts()[3]))
-        for n in reversed(range(size, len(hunt.peaks))):
-            if hunt.peaks[n].log_mass - log_evidence < np.log(FLOOR):
-                hunt.forget(n)  # peaks and charts keep the same numbers
-        for peak in hunt.peaks[size:]:
-            log_share = peak.log_mass - log_evidence
-            library = library.add(peak.location, peak.scale, log_weight=log_share, step_size=step_size)
+        """One more look; what it finds waits as an update."""
+        library = self.lookout.look(self.library, *self._recent())
         if library.size > self.library.size:
             self._update(library)
 
@@ -208,21 +183,6 @@ class Adaptation:
         """Draws of the last block of each chain."""
         last = [rows[-1] for rows in self.rows if rows]
         return np.concatenate([part.position for part in last]), np.concatenate([part.logdensity for part in last])
-
-    def report(self) -> Search:
-        """The account of all searches, for the newest library."""
-        hunt, old = self.hunt, self.search
-        found = hunt.account()
-        return Search(
-            library=self.library,
-            starts=self.library.charts()[0],
-            hits=np.array(hunt.hits[: self.library.num_modes]),
-            spurious=np.zeros((0, self.run.target.dim)) if old is None else old.spurious,
-            spurious_share=np.zeros(0) if old is None else old.spurious_share,
-            num_found=self.library.size + (0 if old is None else old.num_capped),
-            num_capped=0 if old is None else old.num_capped,
-            **found,
-        )
 
 
 def _length(part: Trace) -> int:

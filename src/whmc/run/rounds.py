@@ -100,6 +100,7 @@ class WarmUp:
                 self.throats.acceptance[setting] = _jump_acceptance(kernel, trace)
             traces.append(trace)
         trace = jax.tree.map(lambda *parts: np.concatenate(parts), *traces)
+        self.recent = trace.position.reshape(-1, self.library.dim), trace.logdensity.ravel()
         self._tune(trace)
         if split:
             self._split(trace)
@@ -148,6 +149,15 @@ class WarmUp:
             self.throats.other_cost = self._other_cost()
             throat, stride = self.throats.best()
             self.kernel = with_settings(self.kernel, throat=throat, stride=stride)
+
+    def adopt(self, library: ModeLibrary) -> None:
+        """The library with new charts at its end; these are known by their curvature."""
+        added, size = Charts.of(library), self.library.size
+        self.curvature = Charts(
+            np.concatenate([self.curvature.location, added.location[size:]]),
+            np.concatenate([self.curvature.scale, added.scale[size:]]),
+        )
+        self.library = library
 
     def _split(self, trace: Trace) -> None:
         position, label = trace.position.reshape(-1, self.library.dim), trace.label.ravel()

@@ -21,6 +21,7 @@ from whmc.run.adapt import Adaptation, require_adaptable
 from whmc.run.block import Trace
 from whmc.run.chains import Chains, infos
 from whmc.run.find import MAX_MODES, search_modes
+from whmc.run.lookout import Lookout
 from whmc.run.progress import Progress
 from whmc.run.rounds import WarmUp, arrays, default_kernel, moves, round_lengths
 from whmc.run.work import work_evidence
@@ -48,9 +49,10 @@ def sample(
         costs speed or, if it is never reached, its weight; it never bends the rest.
     finder: how to search, such as `MultiStart(64)`; by default many starts and an annealed population. With `modes`,
         the search adds to them; without a finder it is left out.
-    adapt: "warmup" freezes kernel and library after the warm-up. "regeneration" goes on searching while chains run and
-        lets a chain take a new kernel at its regenerations only (Algorithm 2); a chain's draws count from when the
-        last mode was known to it.
+    adapt: "warmup" freezes kernel and library after the warm-up; a short search (below a thousand starts) goes on
+        between its rounds, by the residual energy. "regeneration" goes on searching while chains run and lets a chain
+        take a new kernel at its regenerations only (Algorithm 2); a chain's draws count from when the last mode was
+        known to it.
     max_modes: charts at most.
     seed: the same seed gives the same draws.
     chains: run side by side; 16 keep the overhead of a step small and give a standard error across chains.
@@ -76,31 +78,38 @@ def sample(
         line = Progress(progress)
         library, search = _library(target, modes, finder, seed, max_modes, line)
         clock.append(time.perf_counter())
-        if adapt == "regeneration":  # room for as many charts again: then a new mode is no new compilation
+        looking = adapt == "regeneration" or Lookout.wanted(search)
+        if looking:  # room for as many charts again: then a new mode is no new compilation
             library = library.padded(max(16, 1 << (2 * library.size - 1).bit_length()))
         run = Chains(target, library, seed, _positions(target, library, search, chains, initial), line)
-        # an adapting run may find the second mode later: it needs the jump from the start
-        num_modes = library.size if adapt == "warmup" else max(2, library.size)
+        # a run that goes on looking may find the second mode later: it needs the jump from the start
+        num_modes = max(2, library.size) if looking else library.size
         warm = WarmUp(arrays(kernel or default_kernel(num_modes)), library, fixed=kernel is not None)
         clock.append(time.perf_counter())
         run.compile(warm.kernel, warm.library)
         clock.append(time.perf_counter())
+        lookout = Lookout(target, warm.library, search, seed, max_modes) if looking else None
         lengths = round_lengths(warmup)
         for n, length in enumerate(lengths):
             warm.run(
                 length, lambda k, lib, steps: run.steps("warm-up", k, lib, steps, warmup), split=n == len(lengths) - 2
             )
+            if lookout is not None and n < len(lengths) - 1:  # the last round tunes what is frozen
+                warm.adopt(lookout.look(warm.library, *warm.recent))
         warm_gradients = run.num_gradients
         clock.append(time.perf_counter())
         adaptation = None
         if adapt == "regeneration":
-            adaptation = Adaptation(run, warm.kernel, warm.library, search, seed, max_modes)
+            assert lookout is not None
+            adaptation = Adaptation(run, warm.kernel, warm.library, lookout, seed)
             trace = adaptation.sample(draws)
-            warm.kernel, warm.library, search = adaptation.kernel, adaptation.library, adaptation.report()
+            warm.kernel, warm.library = adaptation.kernel, adaptation.library
         else:
             trace = run.steps("sampling", warm.kernel, warm.library, draws, draws)
         clock.append(time.perf_counter())
         line.close()
+        if lookout is not None:
+            search = lookout.report(warm.library)
         result = _result(run, warm, trace, Timings(*np.diff(clock)), warm_gradients, seed, search)
         if adaptation is not None:
             result = dataclasses.replace(result, num_updates=adaptation.num_updates, num_behind=adaptation.num_behind)

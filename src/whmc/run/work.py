@@ -43,7 +43,7 @@ def work_evidence(result: Result) -> Result:
     dim = result.target.dim
     flat = result.draws.reshape(-1, dim)
     some = flat[np.linspace(0, len(flat) - 1, NUM).astype(int)]
-    keys = jax.random.split(jax.random.fold_in(jax.random.key(result.seed), 3), 2)
+    keys = jax.random.split(jax.random.fold_in(jax.random.key(result.seed), 4), 2)
     there = _inward(result.target, result.library, jnp.asarray(some), keys[0], throat, stride)
     back = _outward(result.target, result.library, keys[1], throat, stride)
     found = acceptance_ratio(np.asarray(there), np.asarray(back))
