@@ -10,8 +10,8 @@ the whole run, the median over the seeds, of which the first one compiles. alarm
 
 Promises. paper: all modes in every seed, REM at most twice that of i.i.d. draws. many-well with 65 536 modes: the
 library is full, and the run says so. offset: 1000 more in the log density is 1000 more in the log evidence and changes
-nothing else. All others: all modes in every seed, z below 5, |z| of the log evidence at most 3 in the median over the
-seeds and below 5 in all, its standard error below .05.
+nothing else. All others: all modes in every seed (of hundreds, those above 2e-5), z below 5, |z| of the log evidence at
+most 3 in the median over the seeds and below 5 in all, its standard error below .05.
 """
 
 import argparse
@@ -37,6 +37,9 @@ CHUNK = 2000
 
 NUM_TRUTH = 100_000
 """Exact draws for the true weights: five to six times those of a run."""
+
+LIGHT = 2e-5
+"""Of hundreds of modes, those that weigh less than a draw may stay unseen."""
 
 PAPER_SEEDS = 10
 GROUPS = ("paper", "classics", "wells", "scales", "shells", "offset")
@@ -173,7 +176,9 @@ def misses(row, case, runs):
         kept = {f'no alarm "{alarm}"': all(alarm in one["alarms"] for one in runs) for alarm in needed}
         return [f"{row.name}: {what}" for what, fine in kept.items() if not fine]
     z = np.abs(column(runs, "evidence z"))
-    kept = {"not all modes, or some twice": np.all(column(runs, "found") == num_peaks(case))}
+    heavy = np.sum(case.weights > LIGHT) if len(case.weights) > 100 else num_peaks(case)
+    found = column(runs, "found")
+    kept = {"not all modes, or some twice": np.all((found >= heavy) & (found <= num_peaks(case)))}
     if row.group == "paper":
         kept["REM above twice that of i.i.d. draws"] = rem_ratio(runs) <= 2
     else:

@@ -124,6 +124,14 @@ def test_descents_mask_failures():
     np.testing.assert_allclose(ends.position[2:], 0.0, atol=1e-3)
 
 
+def test_descents_end_at_the_bottom():
+    """A quadratic bowl is done in a few evaluations: rounding there must not keep the line search busy."""
+    target = whmc.Target(lambda x: -0.5 * jnp.sum((x - 1.0) ** 2) + 1000.0, dim=3, starts=(-9.0, 9.0))
+    ends = descend(target, target.draw_starts(jax.random.key(0), 64), None, 1.05)
+    assert np.all(ends.usable) and ends.num_gradients < 64 * 30
+    np.testing.assert_allclose(ends.position, 1.0, atol=1e-5)
+
+
 def test_polish_reaches_the_peak_and_tells_what_is_none():
     target = four().target
     peak = polish(target, np.array([3.05, 1.9]), widest=12.0)

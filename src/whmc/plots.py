@@ -44,10 +44,13 @@ def save_sensors(path: Path, result: "Result", data: dict[str, Any]) -> None:
         left.annotate(str(n), (x, y), xytext=(6, 6), textcoords="offset points", fontsize=10, fontweight="bold")
     left.set(aspect="equal", xlabel="x", ylabel="y", title="where the eight sensors may be, a colour for each mode")
     handles, names = left.get_legend_handles_labels()
-    legend = left.legend(handles[::-1], names[::-1], fontsize=8, markerscale=2, loc="upper right", framealpha=0.9)
+    legend = left.legend(
+        handles[::-1], names[::-1], fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False
+    )
     for handle in legend.legend_handles:
         if handle is not None:
             handle.set_alpha(1)
+            handle.set_sizes([30])
     weights_of_modes(right, table, colours)
     right.set_title(f"log evidence {result.log_evidence:.3f} ± {result.log_evidence_se:.3f}", fontsize=10)
     figure.savefig(path, dpi=120)

@@ -148,7 +148,7 @@ def _descend(
 ) -> tuple[Float[Array, "n dim"], Bool[Array, " n"], Array]:
     import optimistix  # late: not needed where modes are known
 
-    solver: Any = optimistix.BFGS(rtol=1e-6, atol=1e-6) if dense else optimistix.LBFGS(rtol=1e-6, atol=1e-6)
+    solver = _solver(dense)
 
     def energy(position: Float[Array, " dim"]) -> Float[Array, ""]:
         if library is None:
@@ -170,3 +170,22 @@ def _descend(
         return jnp.where(usable, end.value, start), usable, jnp.where(able, end.stats["num_steps"], 1)
 
     return jax.vmap(one)(starts)
+
+
+def _solver(dense: bool) -> Any:
+    """BFGS whose line search forgives rounding.
+
+    At the bottom of a valley the next step promises less than the energy's rounding error. Armijo's rule then refuses
+    every step, and the descent would go on halving it until its last evaluation.
+    """
+    import equinox
+    import optimistix
+
+    class Forgiving(optimistix.BacktrackingArmijo):
+        def step(self, first_step: Any, y: Any, y_eval: Any, f_info: Any, f_eval_info: Any, state: Any) -> Any:
+            slack = 1e-13 * (1 + jnp.abs(f_info.as_min()))
+            lowered = optimistix.FunctionInfo.Eval(f_eval_info.as_min() - slack)
+            return super().step(first_step, y, y_eval, f_info, lowered, state)
+
+    solver: Any = optimistix.BFGS(rtol=1e-6, atol=1e-6) if dense else optimistix.LBFGS(rtol=1e-6, atol=1e-6)
+    return equinox.tree_at(lambda one: one.search, solver, Forgiving())
