@@ -1,20 +1,24 @@
 """whmc: exact sampling of multimodal distributions by wormhole Hamiltonian Monte Carlo."""
 
-from whmc.frontends import blackjax
-from whmc.kernels.base import ChainState, StepInfo, init
-from whmc.kernels.compose import Cycle
-from whmc.kernels.independence import Independence
-from whmc.kernels.local import LocalHMC
-from whmc.kernels.trajectory import WormholeTrajectory
-from whmc.kernels.wormhole import GibbsWormhole, Wormhole
-from whmc.modes.finders import MultiStart, Residual
-from whmc.modes.library import ModeLibrary
-from whmc.modes.search import Search
-from whmc.modes.tempered import Tempered
-from whmc.result import Result
-from whmc.run.find import find_modes, search_modes
-from whmc.run.sampler import sample
-from whmc.target import Target
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from whmc.frontends import blackjax
+    from whmc.kernels.base import ChainState, StepInfo, init
+    from whmc.kernels.compose import Cycle
+    from whmc.kernels.independence import Independence
+    from whmc.kernels.local import LocalHMC
+    from whmc.kernels.trajectory import WormholeTrajectory
+    from whmc.kernels.wormhole import GibbsWormhole, Wormhole
+    from whmc.modes.finders import MultiStart, Residual
+    from whmc.modes.library import ModeLibrary
+    from whmc.modes.search import Search
+    from whmc.modes.tempered import Tempered
+    from whmc.result import Result
+    from whmc.run.find import find_modes, search_modes
+    from whmc.run.sampler import sample
+    from whmc.target import Target
 
 __version__ = "0.1.0"
 
@@ -40,3 +44,40 @@ __all__ = [
     "sample",
     "search_modes",
 ]
+
+_HOME = {
+    "ChainState": "whmc.kernels.base",
+    "Cycle": "whmc.kernels.compose",
+    "GibbsWormhole": "whmc.kernels.wormhole",
+    "Independence": "whmc.kernels.independence",
+    "LocalHMC": "whmc.kernels.local",
+    "ModeLibrary": "whmc.modes.library",
+    "MultiStart": "whmc.modes.finders",
+    "Residual": "whmc.modes.finders",
+    "Result": "whmc.result",
+    "Search": "whmc.modes.search",
+    "StepInfo": "whmc.kernels.base",
+    "Target": "whmc.target",
+    "Tempered": "whmc.modes.tempered",
+    "Wormhole": "whmc.kernels.wormhole",
+    "WormholeTrajectory": "whmc.kernels.trajectory",
+    "blackjax": "whmc.frontends.blackjax",
+    "find_modes": "whmc.run.find",
+    "init": "whmc.kernels.base",
+    "sample": "whmc.run.sampler",
+    "search_modes": "whmc.run.find",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are first used: the package itself takes no time to import."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'whmc' has no attribute {name!r}")
+    home = importlib.import_module(_HOME[name])
+    value = home if _HOME[name].endswith(f".{name}") else getattr(home, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -38,7 +38,7 @@ class Lookout:
     @staticmethod
     def wanted(search: Search | None) -> bool:
         """Whether a search was too short to have come to an end by itself."""
-        return search is not None and search.num_starts < FEWEST_STARTS
+        return search is not None and search.num_starts < FEWEST_STARTS and not search.num_capped
 
     def look(
         self, library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
@@ -67,6 +67,8 @@ class Lookout:
     def report(self, library: ModeLibrary) -> Search:
         """The account of all searches, for the library as it is now."""
         hunt, old = self.hunt, self.search
+        if old is not None and self.looks == 0:
+            return dataclasses.replace(old, library=library)
         capped = 0 if old is None else old.num_capped
         return Search(
             library=library,
