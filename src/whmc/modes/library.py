@@ -26,6 +26,11 @@ def apply(matrix: Matrix, vector: Float[Array, " dim"]) -> Float[Array, " dim"]:
     return matrix @ vector if matrix.ndim == 2 else matrix * vector
 
 
+def whiten_rows(scale: np.ndarray, shift: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+    """L^{-1} x of many displacements at once, in NumPy; a one-dimensional L is a diagonal."""
+    return shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
+
+
 @pytree
 class Chart:
     """One mode's coordinates."""

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from whmc.modes.charts import FLAT, mended, precision_at
-from whmc.modes.library import DIAGONAL_FROM
+from whmc.modes.library import DIAGONAL_FROM, whiten_rows
 from whmc.target import Target
 
 SAME = 0.1
@@ -42,9 +42,7 @@ class Peak:
 
     def distance(self, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
         """In standard deviations of the peak's own curvature."""
-        shift = position - self.location
-        z = shift / self.scale if self.scale.ndim == 1 else np.linalg.solve(self.scale, shift.T).T
-        return np.linalg.norm(z, axis=1)
+        return np.linalg.norm(whiten_rows(self.scale, position - self.location), axis=1)
 
 
 def polish(target: Target, position: Float[np.ndarray, " dim"], *, widest: float) -> Peak | str:

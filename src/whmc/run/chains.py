@@ -73,9 +73,7 @@ class Chains:
         rows, steps = self._dispatch(kernel, library, num_steps, active, update_waits)
         trace, made = jax.tree.map(np.asarray, rows), np.array(steps)
         self.made = self.made + made
-        ran = np.arange(self.length)[:, None] < made
-        self.num_gradients += int(sum(np.sum(info.num_gradients, where=ran) for info in infos(trace.info)))
-        self.num_failed += int(sum(np.sum(info.num_failed, where=ran) for info in infos(trace.info)))
+        self._count(trace, np.arange(self.length)[:, None] < made)
         return trace, made
 
     def _dispatch(
@@ -103,9 +101,13 @@ class Chains:
     def _take(self, trace: Trace, length: int) -> Trace:
         """A block's trace as NumPy arrays, its costs counted."""
         trace = jax.tree.map(lambda rows: np.asarray(rows)[:length], trace)
-        self.num_gradients += int(sum(np.sum(info.num_gradients) for info in infos(trace.info)))
-        self.num_failed += int(sum(np.sum(info.num_failed) for info in infos(trace.info)))
+        self._count(trace, np.ones((length, self.num), bool))
         return trace
+
+    def _count(self, trace: Trace, ran: Bool[np.ndarray, "steps chains"]) -> None:
+        """Adds up what the steps that ran have cost."""
+        self.num_gradients += int(sum(np.sum(info.num_gradients, where=ran) for info in infos(trace.info)))
+        self.num_failed += int(sum(np.sum(info.num_failed, where=ran) for info in infos(trace.info)))
 
 
 def _require_start(positions: Array, logdensity: np.ndarray) -> None:

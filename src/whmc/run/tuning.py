@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from whmc.estimate.weights import solve_balance
-from whmc.modes.library import ModeLibrary
+from whmc.modes.library import ModeLibrary, whiten_rows
 from whmc.modes.mixture import log_components_of
 
 ACCEPTANCE_GOAL = 0.8
@@ -131,7 +131,7 @@ def _blend(
     mean = np.mean(draws, axis=0)
     shift = draws - mean
     diagonal = scale.ndim == 1
-    z = shift / scale if diagonal else np.linalg.solve(scale, shift.T).T
+    z = whiten_rows(scale, shift)
     size = np.sqrt(np.mean(z**2))
     if share == 0.0:
         return mean, scale * size
@@ -150,8 +150,7 @@ def _unevenness(
     """Mean distance of log w from its median, w = pi/N(location, scale scale^T)."""
     if not np.all(np.isfinite(scale)) or np.any((scale if scale.ndim == 1 else np.diagonal(scale)) <= 0):
         return np.inf  # draws that do not differ in some direction make no chart
-    shift = draws - location
-    z = shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
+    z = whiten_rows(scale, draws - location)
     log_ratio = logdensity + 0.5 * np.sum(z**2, axis=1)
     return float(np.mean(np.abs(log_ratio - np.median(log_ratio))))
 

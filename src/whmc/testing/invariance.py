@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from scipy.special import chdtrc, kolmogi, kolmogorov
 
 from whmc.kernels.base import AbstractKernel, ChainState, init
-from whmc.modes.library import ModeLibrary
+from whmc.modes.library import ModeLibrary, whiten_rows
 from whmc.target import Target
 from whmc.testing.targets import Problem
 
@@ -135,9 +135,7 @@ def nearest(problem: Problem, position: Float[np.ndarray, "n dim"]) -> tuple[np.
     """The mode whose chart is nearest, in standard deviations, and that distance."""
     distances = []
     for mean, scale in zip(problem.means, problem.scales, strict=True):
-        shift = position - mean
-        z = shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
-        distances.append(np.linalg.norm(z, axis=1))
+        distances.append(np.linalg.norm(whiten_rows(scale, position - mean), axis=1))
     table = np.stack(distances)
     return np.argmin(table, axis=0), np.min(table, axis=0)
 
