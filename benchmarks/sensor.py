@@ -1,8 +1,10 @@
 """The 8+3 sensor network with unknown modes: error of the mean against wall seconds, beside two peers.
 
 REM: relative error of the mean, |mean - reference|_1 / |reference|_1. Seconds count from the start of a fresh process,
-imports, search, compilation and warm-up included. Figure of merit: 1 / (REM² seconds), ours at 45 s. Peers start in the
-same box: BlackJAX's adaptive tempered SMC with HMC moves, and a parallel tempering with HMC moves.
+imports, search, compilation and warm-up included. A user with 20 s asks for fewer draws than one with 45 s, and the
+warm-up is a tenth of the draws, so there are two runs of ours for each seed. Figure of merit: 1 / (REM² seconds), ours
+at 45 s. Peers start in the same box: BlackJAX's adaptive tempered SMC with HMC moves, and a parallel tempering with
+HMC moves.
 
 The reference has an error of its own, printed as a REM: no REM much below it means anything, and it hides most of what
 is left of our own error. So errors are also given against the mean of our runs with other seeds, which agrees with the
@@ -28,6 +30,7 @@ from whmc.testing.sensor import sensor_data, sensor_network
 IMPORTED = time.time()
 LOW, WIDTH = -0.3, 1.5
 CURVE = (15, 20, 25, 30, 45)
+SHORT = (15, 20)  # of the curve, from the run with fewer draws
 FACTS = sensor_data()["reference"]
 REFERENCE = np.array(FACTS["recommended_mean"])
 FLOOR = np.sqrt(2 / np.pi) * np.sum(FACTS["mean_se"]) / np.abs(REFERENCE).sum()  # E|error| = sqrt(2/pi) se
@@ -46,8 +49,8 @@ def merit(error, seconds):
     return 1 / (error**2 * seconds)
 
 
-def ours(seed, draws, began):
-    """One run of `sample`, and a second one with nothing left to compile."""
+def ours(seed, draws, began, again):
+    """One run of `sample`, and on demand a second one with nothing left to compile."""
     target, imported = sensor_network(), time.time() - began
     result = whmc.sample(target, seed=seed, draws=draws, progress=False)
     clock = result.timings
@@ -73,6 +76,8 @@ def ours(seed, draws, began):
         "log evidence se": float(result.log_evidence_se),
         "alarms": [str(alarm) for alarm in result.alarms],
     }
+    if not again:
+        return row
     del result
     again = time.time()
     # the same seed: another may find another number of charts, and that is another compilation
@@ -217,13 +222,14 @@ def child(options):
     began = options.began or IMPORTED
     if options.peer:
         return peer(options.peer, options.one, began, options.budget)
-    return ours(options.one, options.draws, began)
+    return ours(options.one, options.draws, began, options.again)
 
 
-def fresh(seed, name, options):
-    """A measurement in a process of its own."""
-    command = [sys.executable, __file__, "--one", seed, "--draws", options.draws, "--budget", options.budget]
+def fresh(seed, name, options, draws=None):
+    """A measurement in a process of its own; with `draws`, one of our short runs."""
+    command = [sys.executable, __file__, "--one", seed, "--draws", draws or options.draws, "--budget", options.budget]
     command += ["--peer", name] if name != "whmc" else []
+    command += ["--again"] if draws is None else []
     # the start of the process is ours to tell: the child only knows when its imports were done
     done = subprocess.run([str(c) for c in [*command, "--began", time.time()]], stdout=subprocess.PIPE, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -274,10 +280,12 @@ def show_pooled(table):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--draws", type=int, default=60000, help="of each of our 16 chains: enough to last 45 s in all")
+    parser.add_argument("--draws", type=int, default=70000, help="of each of our 16 chains: enough to last 45 s in all")
+    parser.add_argument("--short", type=int, default=9000, help="the same for 20 s")
     parser.add_argument("--budget", type=float, default=26.0, help="seconds for parallel tempering")
     parser.add_argument("--out", type=Path, help="JSON of all measurements")
     parser.add_argument("--one", type=int, help="only this seed, in this process, as a line of JSON")
+    parser.add_argument("--again", action="store_true", help="with --one: a second run without compilation")
     parser.add_argument("--peer", choices=PEERS, help="with --one: this peer instead of whmc")
     parser.add_argument("--began", type=float, help="with --one: when the process was started")
     options = parser.parse_args()
@@ -291,6 +299,8 @@ def main():
     for seed in range(options.seeds):
         for name, rows in table.items():  # in turn, so that a busy machine is so for all
             rows.append(fresh(seed, name, options))
+        short = fresh(seed, "whmc", options, options.short)["curve"]
+        table["whmc"][-1]["curve"] |= {str(t): short[str(t)] for t in SHORT}
         show_ours(seed, table["whmc"][-1])
     merits = show_merits(table)
     if options.out:

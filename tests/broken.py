@@ -10,9 +10,9 @@ from jaxtyping import Array
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.local import LocalHMC
-from whmc.kernels.noise import draw_noise
 from whmc.modes.library import ModeLibrary, apply
-from whmc.modes.mixture import draw_mixture, pick
+from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, pick
+from whmc.noise import draw_noise
 from whmc.pytree import pytree
 from whmc.target import Target
 
@@ -97,10 +97,10 @@ class AcceptedOnly(AbstractKernel):
         def attempt(carry: tuple[Array, ChainState, Array, Array]) -> tuple[Array, ChainState, Array, Array]:
             n, old, _, key = carry
             key, subkey = jax.random.split(key)
-            drawn = draw_noise(subkey, 2, library.dim)
-            position = draw_mixture(drawn.uniform[0], drawn.normal, library)[1]
+            drawn = draw_noise(subkey, NUM_UNIFORM + 1, library.dim + 1)
+            position = draw_mixture(drawn, library)[1]
             proposal, _ = make_state(position, target, library)
-            new, accepted, _ = metropolis(drawn.uniform[1], proposal.log_ratio - old.log_ratio, old, proposal)
+            new, accepted, _ = metropolis(drawn.uniform[-1], proposal.log_ratio - old.log_ratio, old, proposal)
             return n + 1, new, accepted, key
 
         def going_on(carry: tuple[Array, ChainState, Array, Array]) -> Array:

@@ -17,8 +17,8 @@ from broken import (
 )
 from contracts import problem, wrong_libraries
 from whmc.kernels.independence import Independence, log_regeneration
-from whmc.kernels.noise import draw_noise
-from whmc.modes.mixture import draw_mixture
+from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
+from whmc.noise import draw_noise
 from whmc.testing import gaussian_mixture, invariance_test, reversibility_test, two_scale_pair
 
 
@@ -93,10 +93,9 @@ def _law_of_q(library, case, log_threshold, num):
     """Direct draws of Q: theta ~ q kept with probability min(1, w/c)."""
 
     def one(key):
-        drawn = draw_noise(key, 2, library.dim)
-        u_label, u_keep = drawn.uniform
-        state = whmc.init(draw_mixture(u_label, drawn.normal, library)[1], case.target, library)
-        return state.position, jnp.log(u_keep) < state.log_ratio - log_threshold
+        drawn = draw_noise(key, NUM_UNIFORM + 1, library.dim + 1)
+        state = whmc.init(draw_mixture(drawn, library)[1], case.target, library)
+        return state.position, jnp.log(drawn.uniform[-1]) < state.log_ratio - log_threshold
 
     positions, kept = jax.vmap(one)(jax.random.split(jax.random.key(1), num))
     return np.asarray(positions)[np.asarray(kept)]

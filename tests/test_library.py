@@ -10,9 +10,9 @@ from scipy import stats
 
 import whmc
 from contracts import problem
-from whmc.kernels.noise import draw_noise
 from whmc.modes.charts import library_at
-from whmc.modes.mixture import draw_mixture, draw_radius, log_components, log_mixture, pick
+from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, log_components, log_mixture, pick
+from whmc.noise import draw_noise
 
 
 def _library(diagonal: bool) -> whmc.ModeLibrary:
@@ -51,14 +51,12 @@ def test_whiten_and_back(diagonal):
         np.testing.assert_allclose(library.unwhiten(k, library.whiten(k, x)), x, atol=1e-12)
 
 
-@pytest.mark.parametrize("dof", [np.inf, 5.0])
+@pytest.mark.parametrize("dof", [np.inf, 5.0, 4.0])
 def test_draws_have_the_law_of_the_mixture(dof):
     library = dataclasses.replace(_library(False), dof=jnp.asarray(dof))
 
     def one(key):
-        key, key_radius = jax.random.split(key)
-        drawn = draw_noise(key, 1, 4)
-        return draw_mixture(drawn.uniform[0], drawn.normal * draw_radius(key_radius, library.dof), library)
+        return draw_mixture(draw_noise(key, NUM_UNIFORM, 5), library)
 
     n = 40_000
     label, x = jax.vmap(one)(jax.random.split(jax.random.key(0), n))

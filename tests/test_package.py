@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "whmc"
 # a file may import from its own layer and from those before it
 LAYERS = [
     ["pytree"],
+    ["noise"],
     ["target"],
     ["modes.library"],
     ["modes.mixture", "modes.charts", "modes.unseen"],

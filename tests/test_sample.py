@@ -214,7 +214,7 @@ BAD = [
     (lambda: charts(np.zeros((1, 2))), ValueError, "positive"),
     (lambda: charts(np.ones((1, 2)), log_weight=[0.0, 0.0]), ValueError, "log_weight must be 1 finite"),
     (lambda: charts(np.ones((1, 2)), step_size=[-1.0]), ValueError, "step_size must be positive"),
-    (lambda: charts(np.ones((1, 2)), dof=0.0), ValueError, "dof must be positive"),
+    (lambda: charts(np.ones((1, 2)), dof=0.0), ValueError, "dof must be a whole number"),
 ]  # fmt: skip
 
 

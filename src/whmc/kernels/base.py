@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_mixture, pick
+from whmc.noise import draw_noise
 from whmc.pytree import pytree
 from whmc.target import Numbers, Target
 
@@ -123,10 +124,15 @@ class AbstractKernel(abc.ABC):
 
     exact: ClassVar[bool] = True
 
-    def draw(self, key: Array, library: ModeLibrary) -> Any:
-        """All the random numbers of one step; by default the key itself."""
+    def num_noise(self, library: ModeLibrary) -> tuple[int, int] | None:
+        """How many uniform and normal numbers a step takes; None: it draws what it needs from a key."""
         del library
-        return key
+        return None
+
+    def draw(self, key: Array, library: ModeLibrary) -> Any:
+        """All the random numbers of one step: a Noise, or the key itself."""
+        num = self.num_noise(library)
+        return key if num is None else draw_noise(key, *num)
 
     @abc.abstractmethod
     def move(self, noise: Any, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:

@@ -7,6 +7,7 @@ from jaxtyping import Array
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
 from whmc.modes.library import ModeLibrary
+from whmc.noise import share_noise
 from whmc.pytree import pytree
 from whmc.target import Target
 
@@ -23,8 +24,13 @@ class Cycle(AbstractKernel):
         object.__setattr__(self, "kernels", tuple(flat))
 
     def draw(self, key: Array, library: ModeLibrary) -> tuple[Any, ...]:
-        keys = jax.random.split(key, len(self.kernels))
-        return tuple(kernel.draw(subkey, library) for kernel, subkey in zip(self.kernels, keys, strict=True))
+        # one call of the generator for all kernels that say how much they need: each call takes time to compile
+        nums = [kernel.num_noise(library) for kernel in self.kernels]
+        shared = iter(share_noise(jax.random.fold_in(key, len(nums)), [num for num in nums if num is not None]))
+        return tuple(
+            kernel.draw(jax.random.fold_in(key, n), library) if num is None else next(shared)
+            for n, (kernel, num) in enumerate(zip(self.kernels, nums, strict=True))
+        )
 
     def move(
         self, noise: tuple[Any, ...], state: ChainState, target: Target, library: ModeLibrary

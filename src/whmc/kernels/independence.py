@@ -1,13 +1,12 @@
 """Independence moves from q, and the regenerations that they give (Eqs 8-12)."""
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis
-from whmc.kernels.noise import Noise, draw_noise
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import draw_mixture, draw_radius
+from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
+from whmc.noise import Noise
 from whmc.pytree import pytree
 from whmc.target import Target
 
@@ -38,16 +37,14 @@ class Independence(AbstractKernel):
 
     log_threshold: Float[Array, ""] | float = 0.0
 
-    def draw(self, key: Array, library: ModeLibrary) -> Noise:
-        key_noise, key_radius = jax.random.split(key)
-        noise = draw_noise(key_noise, 3, library.dim)
-        return Noise(noise.uniform, noise.normal * draw_radius(key_radius, library.dof))
+    def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
+        return NUM_UNIFORM + 2, library.dim + 1
 
     def move(
         self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
     ) -> tuple[ChainState, StepInfo]:
-        u_proposed, u_accept, u_coin = noise.uniform
-        _, position = draw_mixture(u_proposed, noise.normal, library)
+        u_accept, u_coin = noise.uniform[NUM_UNIFORM:]
+        _, position = draw_mixture(noise, library)
         proposal, failed = make_state(position, target, library)
         log_ratio = proposal.log_ratio - state.log_ratio
         new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)

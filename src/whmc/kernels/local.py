@@ -5,8 +5,8 @@ from jaxtyping import Array, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
 from whmc.kernels.leapfrog import Motion, leapfrog
-from whmc.kernels.noise import Noise, draw_noise
 from whmc.modes.library import ModeLibrary, apply
+from whmc.noise import Noise
 from whmc.pytree import pytree
 from whmc.target import Target
 
@@ -24,8 +24,8 @@ class LocalHMC(AbstractKernel):
 
     num_steps: Int[Array, ""] | int = 4
 
-    def draw(self, key: Array, library: ModeLibrary) -> Noise:
-        return draw_noise(key, 3, library.dim)
+    def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
+        return 3, library.dim
 
     def move(
         self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
-from whmc.kernels.noise import Noise, draw_noise
 from whmc.kernels.wormhole import Choice
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_responsibility, pick
+from whmc.noise import Noise
 from whmc.pytree import pytree
 from whmc.target import Evaluation, Target
 
@@ -42,8 +42,8 @@ class WormholeTrajectory(AbstractKernel):
     num_steps: Int[Array, ""] | int = 6
     step_size: Float[Array, ""] | float = 0.3
 
-    def draw(self, key: Array, library: ModeLibrary) -> Noise:
-        return draw_noise(key, 4, library.dim)
+    def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
+        return 4, library.dim
 
     def move(
         self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary

@@ -6,9 +6,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place
 from whmc.kernels.leapfrog import Motion, in_flight, leapfrog, turn
-from whmc.kernels.noise import Noise, draw_noise
 from whmc.modes.library import ModeLibrary, apply
 from whmc.modes.mixture import log_components, log_responsibility, pick
+from whmc.noise import Noise
 from whmc.pytree import pytree
 from whmc.target import Target
 
@@ -73,13 +73,8 @@ class Wormhole(AbstractKernel):
     throat: Int[Array, ""] | int = 0
     stride: Float[Array, ""] | float = 1.0
 
-    def draw(self, key: Array, library: ModeLibrary) -> Noise:
-        # the direct jump has no use for a momentum
-        return jax.lax.cond(
-            jnp.asarray(self.throat) > 0,
-            lambda: draw_noise(key, 3, library.dim),
-            lambda: Noise(draw_noise(key, 3, 0).uniform, jnp.zeros(library.dim)),
-        )
+    def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
+        return 3, library.dim
 
     def move(
         self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
@@ -202,8 +197,8 @@ class GibbsWormhole(AbstractKernel):
     It costs a density for each chart and one gradient where it lands.
     """
 
-    def draw(self, key: Array, library: ModeLibrary) -> Noise:
-        return draw_noise(key, 2, 0)
+    def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
+        return 2, 0
 
     def move(
         self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary

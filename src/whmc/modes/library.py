@@ -18,6 +18,10 @@ DIAGONAL_FROM = 1000
 """Scales are diagonal from this dimension on: K dense factors would take K·D² numbers, and a
 covariance could not be learned from the draws of a warm-up anyway."""
 
+MAX_DOF = 30
+"""Degrees of freedom of a Student-t base are whole numbers up to this: its radius is then drawn from a few uniform
+numbers, without the rejection loops of a gamma sampler, which took a third of the time to compile."""
+
 Matrix = Float[Array, "dim dim"] | Float[Array, " dim"]
 
 
@@ -177,13 +181,13 @@ class ModeLibrary:
             return np.concatenate([rows, np.asarray(row, float)[None]])
 
         locations, scales, log_weights, step_sizes = self.charts()
-        return self._rebuilt(
+        return self.with_charts(
             with_row(locations, location),
             with_row(scales, scale),
-            with_row(log_weights, log_weight),
-            with_row(step_sizes, step_size),
-            np.append(self.mode_of, self.num_modes),
-            capacity,
+            log_weight=with_row(log_weights, log_weight),
+            step_size=with_row(step_sizes, step_size),
+            mode=np.append(self.mode_of, self.num_modes),
+            capacity=capacity,
         )
 
     def drop(self, label: int) -> "ModeLibrary":
@@ -191,7 +195,7 @@ class ModeLibrary:
         self._require(label)
         location, scale, log_weight, step_size = (np.delete(rows, label, axis=0) for rows in self.charts())
         mode = np.unique(np.delete(self.mode_of, label), return_inverse=True)[1]  # counted anew where one is gone
-        return self._rebuilt(location, scale, log_weight, step_size, mode, self.capacity)
+        return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=mode)
 
     def merge(self, first: int, second: int) -> "ModeLibrary":
         """Charts `first` and `second` become one, in the place of `first`, with the moments of their mixture."""
@@ -210,7 +214,7 @@ class ModeLibrary:
         scales[first] = np.sqrt(covariance) if self.diagonal else np.linalg.cholesky(covariance)
         log_weights[first] = log_sum
         step_sizes[first] = np.min(step_sizes[pair])
-        return self._rebuilt(locations, scales, log_weights, step_sizes, self.mode_of, self.capacity).drop(second)
+        return self.with_charts(locations, scales, log_weight=log_weights, step_size=step_sizes).drop(second)
 
     def charts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Locations, scales, log weights and step sizes of the charts in use, as NumPy copies."""
@@ -222,29 +226,33 @@ class ModeLibrary:
 
     def rebuilt(self) -> "ModeLibrary":
         """The same charts, checked again and in the dtype in force."""
-        return self._rebuilt(*self.charts(), self.mode_of, self.capacity)
+        return self.padded(self.capacity)
 
     def padded(self, capacity: int) -> "ModeLibrary":
         """The same charts in a library with this much room."""
-        return self._rebuilt(*self.charts(), self.mode_of, capacity)
+        location, scale, log_weight, step_size = self.charts()
+        return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, capacity=capacity)
 
-    def _rebuilt(
+    def with_charts(
         self,
-        location: np.ndarray,
-        scale: np.ndarray,
-        log_weight: np.ndarray,
-        step_size: np.ndarray,
-        mode: np.ndarray,
-        capacity: int,
+        location: Numbers,
+        scale: Numbers,
+        *,
+        log_weight: Numbers,
+        step_size: Numbers,
+        mode: Numbers | None = None,
+        capacity: int | None = None,
+        dof: float | None = None,
     ) -> "ModeLibrary":
+        """Other charts in a library like this one: of the same modes, capacity and base unless told."""
         return ModeLibrary.from_charts(
             location,
             scale,
             log_weight=log_weight,
             step_size=step_size,
-            mode=mode,
-            capacity=capacity,
-            dof=float(self.dof),
+            mode=self.mode_of if mode is None else mode,
+            capacity=self.capacity if capacity is None else capacity,
+            dof=float(self.dof) if dof is None else dof,
         )
 
     def _require(self, label: int) -> None:
@@ -267,8 +275,8 @@ def _require_charts(
             raise ValueError(f"{name} must be {size} finite numbers, one for each chart, got {values!r}")
     if step_size is not None and np.any(np.asarray(step_size, float) <= 0):
         raise ValueError(f"step_size must be positive, got {step_size!r}")
-    if not dof > 0:
-        raise ValueError(f"dof must be positive (inf: Gaussian), got {dof}")
+    if not (np.isposinf(dof) or (float(dof).is_integer() and 1 <= dof <= MAX_DOF)):
+        raise ValueError(f"dof must be a whole number from 1 to {MAX_DOF}, or inf for a Gaussian base, got {dof}")
 
 
 def _padded(rows: np.ndarray, capacity: int, filler: Numbers) -> np.ndarray:

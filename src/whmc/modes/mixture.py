@@ -12,7 +12,8 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 
-from whmc.modes.library import ModeLibrary
+from whmc.modes.library import MAX_DOF, ModeLibrary
+from whmc.noise import Noise
 
 
 def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Float[Array, "*n"]:
@@ -58,21 +59,32 @@ def pick(
     return jnp.sum(heights <= uniform * heights[-1])
 
 
-def draw_radius(key: Array, dof: Float[Array, ""]) -> Float[Array, ""]:
-    """sqrt(nu / chi2_nu): what makes a normal vector Student-t; one for a Gaussian base."""
+NUM_UNIFORM = 1 + MAX_DOF // 2
+"""Uniform numbers that `draw_mixture` takes: one for the chart, the rest for the radius of a Student-t."""
+
+
+def draw_mixture(noise: Noise, library: ModeLibrary) -> tuple[Int[Array, ""], Float[Array, " dim"]]:
+    """(k, theta) from omega_k b(z_k) / |L_k|, a label and a position of law q.
+
+    noise: `NUM_UNIFORM` uniform numbers (what follows them is left alone) and dim + 1 normal ones.
+    """
+    label = pick(noise.uniform[0], library.log_weight)
+    z = noise.normal[:-1] * _radius(noise.uniform[1:NUM_UNIFORM], noise.normal[-1], library.dof)
+    return label, library.unwhiten(label, z)
+
+
+def _radius(uniform: Float[Array, " half"], normal: Float[Array, ""], dof: Float[Array, ""]) -> Float[Array, ""]:
+    """sqrt(nu / chi2_nu): what makes a normal vector Student-t; one for a Gaussian base.
+
+    chi2_nu is -2 log of a product of nu/2 uniform numbers, and a normal number squared where nu is odd.
+    """
 
     def student() -> Float[Array, ""]:
-        return jnp.sqrt(0.5 * dof / jax.random.gamma(key, 0.5 * dof))
+        pairs = jnp.floor(0.5 * dof)
+        logs = jnp.where(jnp.arange(MAX_DOF // 2, dtype=float) < pairs, jnp.log(uniform), 0.0)
+        return jnp.sqrt(dof / ((dof - 2 * pairs) * normal**2 - 2 * jnp.sum(logs)))
 
     return jax.lax.cond(jnp.isinf(dof), lambda: jnp.ones(()), student)
-
-
-def draw_mixture(
-    uniform: Float[Array, ""], z: Float[Array, " dim"], library: ModeLibrary
-) -> tuple[Int[Array, ""], Float[Array, " dim"]]:
-    """(k, theta) from omega_k b(z_k) / |L_k|, a label and a position of law q, from a uniform number and z ~ b."""
-    label = pick(uniform, library.log_weight)
-    return label, library.unwhiten(label, z)
 
 
 def chart_squares(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "size n"]:

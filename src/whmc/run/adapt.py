@@ -15,9 +15,9 @@ from jaxtyping import Array, Bool, Float
 
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
 from whmc.kernels.independence import Independence
-from whmc.kernels.noise import draw_noise
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import draw_mixture, draw_radius, log_components_of
+from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, log_components_of
+from whmc.noise import draw_noise
 from whmc.pytree import pytree
 from whmc.run.block import Trace, regenerated
 from whmc.run.chains import Chains
@@ -162,15 +162,8 @@ class Adaptation:
         location, scale, log_weight, step_size = library.charts()
         visits = np.bincount(label, minlength=library.size) + 5 * library.size * np.exp(log_weight)
         charts = fit_charts(Charts(location, scale), position, logdensity, label)
-        fitted = ModeLibrary.from_charts(
-            charts.location,
-            charts.scale,
-            log_weight=np.log(visits),
-            step_size=step_size,
-            mode=library.mode_of,
-            capacity=library.capacity,
-        )
-        return with_best_dof(fitted, position[:: max(1, len(position) // 2000)])
+        weighed = library.with_charts(charts.location, charts.scale, log_weight=np.log(visits), step_size=step_size)
+        return with_best_dof(weighed, position)
 
     def _update(self, library: ModeLibrary) -> None:
         """A new version of the kernel, which waits for the chains to regenerate."""
@@ -220,11 +213,10 @@ def _draw_restart(
     """Q of Eq. (12) [TSQ:Q] by rejection: theta ~ q, kept with probability min(1, w/c)."""
 
     def one(key: Array) -> tuple[ChainState, Bool[Array, ""]]:
-        key_noise, key_radius, key_coin = jax.random.split(key, 3)
-        noise = draw_noise(key_noise, 1, library.dim)
-        _, position = draw_mixture(noise.uniform[0], noise.normal * draw_radius(key_radius, library.dof), library)
+        noise = draw_noise(key, NUM_UNIFORM + 1, library.dim + 1)
+        _, position = draw_mixture(noise, library)
         state, _ = make_state(position, target, library)
-        return state, jnp.log(jax.random.uniform(key_coin)) < state.log_ratio - log_threshold
+        return state, jnp.log(noise.uniform[-1]) < state.log_ratio - log_threshold
 
     def chain(key: Array) -> tuple[ChainState, Bool[Array, ""]]:
         states, kept = jax.vmap(one)(jax.random.split(key, TRIES))

@@ -61,7 +61,7 @@ def run_block(
 
     steps = first_step + jnp.arange(length)[:, None]
     noise = jax.vmap(jax.vmap(draw), (0, None))(steps, chain_keys)
-    states = jax.vmap(refresh, (0, None))(states, library)
+    states = refresh_all(states, library)
 
     def one(noise: Any, state: ChainState) -> tuple[ChainState, Trace]:
         state, info = kernel.move(noise, state, target, library)
@@ -139,6 +139,12 @@ class Packing:
             leaves.append(part.reshape(*part.shape[:2], *shape[1:]))
             offsets[kind] += width
         return jax.tree.unflatten(self.structure, leaves)
+
+
+@jax.jit
+def refresh_all(states: ChainState, library: ModeLibrary) -> ChainState:
+    """The chains where they are, seen from another library."""
+    return jax.vmap(refresh, (0, None))(states, library)
 
 
 @jax.jit

@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Int
 
 from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.modes.library import ModeLibrary
-from whmc.run.block import Trace, run_block, start_chains
+from whmc.run.block import Trace, refresh_all, run_block, start_chains
 from whmc.run.progress import Progress
 from whmc.target import Target
 
@@ -84,6 +84,8 @@ class Chains:
         active: Bool[np.ndarray, " chains"],
         update_waits: bool,
     ) -> tuple[Trace, Array]:
+        if self.states.log_components.shape[1] != library.capacity:  # else the block is compiled for this shape too
+            self.states = refresh_all(self.states, library)
         self.states, trace, made = run_block(
             kernel,
             self.target,

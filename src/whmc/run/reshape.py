@@ -55,6 +55,7 @@ def with_best_dof(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) ->
     A Student-t of the same covariance has its scales smaller by sqrt((nu - 2)/nu).
     """
     plain = dataclasses.replace(library, dof=jnp.asarray(np.inf, float))
+    position = position[:: max(1, len(position) // 2000)]  # enough to tell
     best, height = plain, _log_density(plain, position) + DOF_GAIN
     for dof in DOFS:
         tried = rescaled(plain, np.sqrt((dof - 2) / dof), dof)
@@ -67,15 +68,8 @@ def with_best_dof(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) ->
 def rescaled(library: ModeLibrary, factor: float, dof: float) -> ModeLibrary:
     """All scales times `factor`, on a base of `dof` degrees of freedom."""
     location, scale, log_weight, step_size = library.charts()
-    return ModeLibrary.from_charts(
-        location,
-        scale * factor,
-        log_weight=log_weight,
-        step_size=np.minimum(step_size / factor, np.pi / 2),
-        mode=library.mode_of,
-        capacity=library.capacity,
-        dof=dof,
-    )
+    step_size = np.minimum(step_size / factor, np.pi / 2)
+    return library.with_charts(location, scale * factor, log_weight=log_weight, step_size=step_size, dof=dof)
 
 
 def _log_density(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> float:
@@ -92,15 +86,21 @@ def split_charts(
     if len(charts) == library.size:
         return library
     location, scale, log_weight, step_size, mode = (np.array(column) for column in zip(*charts, strict=True))
-    return ModeLibrary.from_charts(
-        location,
-        scale,
-        log_weight=log_weight,
-        step_size=step_size,
-        mode=mode,
-        capacity=max(library.capacity, len(charts)),
-        dof=float(library.dof),
+    capacity = max(library.capacity, len(charts))
+    return library.with_charts(
+        location, scale, log_weight=log_weight, step_size=step_size, mode=mode, capacity=capacity
     )
+
+
+def room_to_split(library: ModeLibrary, num_draws: int) -> int:
+    """Places for the charts that splitting may add, with as many draws: then it is no new compilation."""
+    able = num_draws // _fewest_draws(library.dim)
+    return 0 if library.diagonal else min(3 * able, 4 + library.size // 4)
+
+
+def _fewest_draws(dim: int) -> int:
+    """Below this a second covariance is not learned."""
+    return 40 * (dim + 1)
 
 
 Piece = tuple[np.ndarray, np.ndarray, float, float, int]
@@ -125,8 +125,10 @@ def _pieces(library: ModeLibrary, k: int, draws: Float[np.ndarray, "n dim"]) -> 
 def _mixture(draws: Float[np.ndarray, "n dim"]) -> "_Gaussians | None":
     """Two or four Gaussians, if they give held-out draws much more density than one; four see rings, two do not."""
     num, dim = draws.shape
-    if num < 40 * (dim + 1):
+    if num < _fewest_draws(dim):
         return None
+    draws = draws[:: max(1, num // (10 * _fewest_draws(dim)))]  # more would take long and tell nothing new
+    num = len(draws)
     fit, held = draws[::2], draws[1::2]
     single = _Gaussians.of(fit, np.ones((len(fit), 1))).log_density(held).mean()
     for size in (2, 4):

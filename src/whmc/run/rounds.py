@@ -36,6 +36,12 @@ def round_lengths(warmup: int) -> list[int]:
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
+def shares(num_steps: int, num_settings: int) -> list[int]:
+    """Steps of a round for each setting: the first is the best so far, the others are only tried."""
+    tried = min(max(num_steps // 16, 8), num_steps // num_settings)
+    return [num_steps - (num_settings - 1) * tried, *[tried] * (num_settings - 1)]
+
+
 def moves(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
     """The kernels of a cycle, or the kernel alone."""
     return kernel.kernels if isinstance(kernel, Cycle) else (kernel,)
@@ -89,13 +95,12 @@ class WarmUp:
         """
         plan = self._plan()
         self.throats = ThroatSearch(self.throats.diversity, self.throats.other_cost)
-        ends = np.linspace(0, num_steps, len(plan) + 1).astype(int)
         traces = []
-        for setting, length in zip(plan, np.diff(ends), strict=True):
+        for setting, length in zip(plan, shares(num_steps, len(plan)), strict=True):
             kernel = (
                 self.kernel if setting is None else with_settings(self.kernel, throat=setting[0], stride=setting[1])
             )
-            trace = run_steps(kernel, self.library, int(length))
+            trace = run_steps(kernel, self.library, length)
             if setting is not None and length:
                 self.throats.acceptance[setting] = _jump_acceptance(kernel, trace)
             traces.append(trace)
@@ -132,16 +137,9 @@ class WarmUp:
             step_size = tune_step_sizes(step_size, label[local], acceptance[local])
             if not self.fixed:
                 settings["num_steps"], step_size = quarter_turn(step_size, np.exp(log_weight))
+        fitted = self.library.with_charts(charts.location, charts.scale, log_weight=log_weight, step_size=step_size)
+        self.library = with_best_dof(fitted, position)
         some = slice(None, None, max(1, len(position) // 2000))
-        fitted = ModeLibrary.from_charts(
-            charts.location,
-            charts.scale,
-            log_weight=log_weight,
-            step_size=step_size,
-            mode=self.library.mode_of,
-            capacity=self.library.capacity,
-        )
-        self.library = with_best_dof(fitted, position[some])
         settings["log_threshold"] = float(np.median(log_ratio_of(self.library, position[some], logdensity[some])))
         self.kernel = with_settings(self.kernel, **settings)
         if not self.fixed and self.throats.acceptance:

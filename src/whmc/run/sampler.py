@@ -23,6 +23,7 @@ from whmc.run.chains import Chains, infos
 from whmc.run.find import MAX_MODES, search_modes
 from whmc.run.lookout import Lookout
 from whmc.run.progress import Progress
+from whmc.run.reshape import room_to_split
 from whmc.run.rounds import WarmUp, arrays, default_kernel, moves, round_lengths
 from whmc.run.work import work_evidence
 from whmc.target import Numbers, Target
@@ -38,7 +39,7 @@ def sample(
     seed: int = 0,
     chains: int = 16,
     draws: int = 1000,
-    warmup: int = 500,
+    warmup: int | None = None,
     kernel: AbstractKernel | None = None,
     initial: Numbers | None = None,
     progress: bool | None = None,
@@ -56,11 +57,15 @@ def sample(
     max_modes: charts at most.
     seed: the same seed gives the same draws.
     chains: run side by side; 16 keep the overhead of a step small and give a standard error across chains.
-    draws: of each chain, after `warmup` steps in which charts, weights, steps and throat are learned.
+    draws: of each chain, after `warmup` steps in which charts, weights, steps and throat are learned: a tenth of the
+        draws unless given, at least 500. Charts of light and bent modes are learned from many draws, or not at all.
     kernel: what to run instead of the default cycle; its own settings are kept, only library and threshold are tuned.
     initial: positions (chains, dim) to start from, instead of the modes in turn.
     progress: a line on standard error; by default only on a terminal.
     """
+    if warmup is None:
+        require_count("draws", draws, 1)
+        warmup = max(500, draws // 10)
     for name, value, least in (("chains", chains, 1), ("draws", draws, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
         require_count(name, value, least)
     if not isinstance(target, Target):
@@ -78,9 +83,12 @@ def sample(
         line = Progress(progress)
         library, search = _library(target, modes, finder, seed, max_modes, line)
         clock.append(time.perf_counter())
+        lengths = round_lengths(warmup)
         looking = adapt == "regeneration" or Lookout.wanted(search)
         if looking:  # room for as many charts again: then a new mode is no new compilation
             library = library.padded(max(16, 1 << (2 * library.size - 1).bit_length()))
+        else:
+            library = library.padded(library.capacity + room_to_split(library, chains * max(lengths[-2:-1], default=0)))
         run = Chains(target, library, seed, _positions(target, library, search, chains, initial), line)
         # a run that goes on looking may find the second mode later: it needs the jump from the start
         num_modes = max(2, library.size) if looking else library.size
@@ -89,7 +97,6 @@ def sample(
         run.compile(warm.kernel, warm.library)
         clock.append(time.perf_counter())
         lookout = Lookout(target, warm.library, search, seed, max_modes) if looking else None
-        lengths = round_lengths(warmup)
         for n, length in enumerate(lengths):
             warm.run(
                 length, lambda k, lib, steps: run.steps("warm-up", k, lib, steps, warmup), split=n == len(lengths) - 2
