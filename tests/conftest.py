@@ -1,6 +1,13 @@
 """Every test runs with shapes and types checked, float64, strict promotion, and warnings as errors."""
 
+import os
+import tempfile
+
 from jaxtyping import install_import_hook
+
+# most of the time goes into compiling, and many tests compile the same: workers and subprocesses share what they have
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="whmc-tests-"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 install_import_hook("whmc", "beartype.beartype")
 

@@ -147,7 +147,7 @@ def test_a_chain_without_an_update_waiting_never_stops():
     run = adaptation([0, 1, 2, 3, 4, 5])
     run._search = lambda: None
     run.next_refit = 10**9
-    run._period(np.ones(8, bool), 100)
+    run.advance(np.ones(8, bool), 100)
     assert np.all(run.run.made == 100)
     assert sum(rows[0].info[2].regenerated.sum() for rows in run.rows) > 8
 

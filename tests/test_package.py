@@ -26,6 +26,7 @@ LAYERS = [
     ["run"],
     ["frontends"],
     ["testing", "plots"],
+    ["paper"],
     ["demo"],
     ["cli"],
 ]

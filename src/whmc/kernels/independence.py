@@ -1,7 +1,9 @@
 """Independence moves from q, and the regenerations that they give (Eqs 8-12)."""
 
+import abc
+
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis
 from whmc.modes.library import ModeLibrary
@@ -26,38 +28,70 @@ def log_regeneration(
     )
 
 
-@pytree
-class Independence(AbstractKernel):
+class AbstractIndependence(AbstractKernel):
     """theta' ~ q, accepted with min(1, w(theta')/w(theta)), w = pi/q: T of Eq. (10) [TSQ:T].
 
     An accepted move is a regeneration with the chance of `log_regeneration`; then theta' has law
     Q of Eq. (12) [TSQ:Q], whatever came before. `log_threshold` is log c; any value is valid, the median of log w is
     good.
+
+    q may be zero in places, and a draw from it may fail with a chance that does not depend on theta. Where q(theta) = 0
+    the chain stays. Failing multiplies T and S of Eq. (11) [TSQ:S] by the same number: the chance of a regeneration,
+    S Q/T, is unchanged.
     """
 
-    log_threshold: Float[Array, ""] | float = 0.0
+    log_threshold: Float[Array, ""] | float
+
+    @abc.abstractmethod
+    def num_proposal(self, library: ModeLibrary) -> tuple[int, int]:
+        """How many uniform and normal numbers `propose` takes."""
+
+    @abc.abstractmethod
+    def propose(self, noise: Noise, library: ModeLibrary) -> tuple[Float[Array, " dim"], Bool[Array, ""]]:
+        """theta' ~ q, and whether the draw succeeded; uniform numbers past those it takes are left alone."""
+
+    @abc.abstractmethod
+    def log_ratio(self, state: ChainState, library: ModeLibrary) -> Float[Array, ""]:
+        """log w = log pi - log q up to a constant; -inf where q is zero, for nothing leads from there or to there."""
 
     def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
-        return NUM_UNIFORM + 2, library.dim + 1
+        uniform, normal = self.num_proposal(library)
+        return uniform + 2, normal
 
     def move(
         self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
     ) -> tuple[ChainState, StepInfo]:
-        u_accept, u_coin = noise.uniform[NUM_UNIFORM:]
-        _, position = draw_mixture(noise, library)
+        u_accept, u_coin = noise.uniform[-2:]
+        position, drawn = self.propose(noise, library)
         proposal, failed = make_state(position, target, library)
-        log_ratio = proposal.log_ratio - state.log_ratio
+        log_w, new_log_w = self.log_ratio(state, library), self.log_ratio(proposal, library)
+        attempted = drawn & jnp.isfinite(log_w)
+        log_ratio = jnp.where(attempted, new_log_w - log_w, -jnp.inf)
         new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)
-        log_chance = log_regeneration(
-            state.log_ratio, proposal.log_ratio, jnp.asarray(self.log_threshold, proposal.log_ratio.dtype)
-        )
+        log_chance = log_regeneration(log_w, new_log_w, jnp.asarray(self.log_threshold, new_log_w.dtype))
         info = StepInfo(
             label=state.label,
             proposed=proposal.label,
             log_ratio=log_ratio,
             accepted=accepted,
             regenerated=accepted & (jnp.log(u_coin) < log_chance),
-            num_gradients=jnp.ones((), int),
-            num_failed=failed.astype(int),
+            num_gradients=attempted.astype(int),
+            num_failed=(attempted & failed).astype(int),
         )
         return new_state, info
+
+
+@pytree
+class Independence(AbstractIndependence):
+    """Independence moves with the library's mixture as q."""
+
+    log_threshold: Float[Array, ""] | float = 0.0
+
+    def num_proposal(self, library: ModeLibrary) -> tuple[int, int]:
+        return NUM_UNIFORM, library.dim + 1
+
+    def propose(self, noise: Noise, library: ModeLibrary) -> tuple[Float[Array, " dim"], Bool[Array, ""]]:
+        return draw_mixture(noise, library)[1], jnp.ones((), bool)
+
+    def log_ratio(self, state: ChainState, library: ModeLibrary) -> Float[Array, ""]:
+        return state.log_ratio

@@ -1,7 +1,7 @@
 """LocalHMC: Hamiltonian Monte Carlo in the chart of a label."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
 from whmc.kernels.leapfrog import Motion, leapfrog
@@ -12,6 +12,18 @@ from whmc.target import Target
 
 JITTER = 0.2
 """Step sizes vary by this share either way, so that no orbit closes on itself."""
+
+SHORT = 0.1
+SHORTEST = 1 / 16
+"""Share of moves with a shorter step, log-uniform down to `SHORTEST`. Where a mode is much narrower than its chart, as
+in the tip of a bent one, all other moves are refused, and a chain would stay there for a thousand of them."""
+
+
+def jitter(uniform: Float[Array, ""]) -> Float[Array, ""]:
+    """The factor of the step size, from one uniform number."""
+    usual = 1 + JITTER * (2 * uniform / (1 - SHORT) - 1)
+    short = SHORTEST ** ((1 - uniform) / SHORT)
+    return jnp.where(uniform < 1 - SHORT, usual, short)
 
 
 @pytree
@@ -44,7 +56,7 @@ class LocalHMC(AbstractKernel):
             ),
             target,
             chart,
-            step_size=chart.step_size * (1 + JITTER * (2 * u_step - 1)),
+            step_size=chart.step_size * jitter(u_step),
             num_steps=self.num_steps,
             residual=lambda n: jnp.ones(()),
         )

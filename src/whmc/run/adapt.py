@@ -7,6 +7,7 @@ starts afresh from the new Q. A chain that no update waits for never stops.
 
 import dataclasses
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +15,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
-from whmc.kernels.independence import Independence
+from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, log_components_of
+from whmc.modes.mixture import log_components_of
 from whmc.noise import draw_noise
 from whmc.pytree import pytree
 from whmc.run.block import Trace, regenerated
 from whmc.run.chains import Chains
-from whmc.run.lookout import Lookout
 from whmc.run.reshape import with_best_dof
 from whmc.run.rounds import moves, with_settings
 from whmc.run.tuning import Charts, fit_charts, log_ratio_of
@@ -32,6 +32,16 @@ TRIES = 256
 
 PATIENCE = 20
 """Blocks beyond the draws asked for that a run goes on while a chain still lacks a mode that was found."""
+
+
+@runtime_checkable
+class Looks(Protocol):
+    """What looks for modes while chains run, such as a `Lookout`."""
+
+    def look(
+        self, library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
+    ) -> ModeLibrary:
+        """The library with the charts that one more look adds at its end, given some draws."""
 
 
 @pytree
@@ -46,7 +56,7 @@ def require_adaptable(target: Target, kernel: AbstractKernel | None) -> None:
     """What adaptation at regenerations cannot do without."""
     if target.starts is None:
         raise ValueError("adapt='regeneration' searches the start region: give Target(..., starts=(low, high))")
-    if kernel is not None and not any(isinstance(move, Independence) for move in moves(kernel)):
+    if kernel is not None and _independence(kernel) is None:
         raise ValueError("adapt='regeneration' needs a kernel with Independence(): there are no regenerations else")
 
 
@@ -58,7 +68,7 @@ class Adaptation:
         run: Chains,
         kernel: AbstractKernel,
         library: ModeLibrary,
-        lookout: Lookout,
+        lookout: Looks,
         seed: int,
     ) -> None:
         self.run, self.lookout = run, lookout
@@ -90,7 +100,7 @@ class Adaptation:
                     break
                 patience -= 1
                 short = behind
-            self._period(short, int(np.max(missing, initial=0)) or self.run.length)
+            self.advance(short, int(np.max(missing, initial=0)) or self.run.length)
             done = num_draws - max(int(missing.max()), 0)
             self.run.progress.say("sampling", done, num_draws, f"{self.library.size} charts")
         chains = [jax.tree.map(lambda *parts: np.concatenate(parts)[:num_draws], *rows) for rows in self.rows]
@@ -99,7 +109,7 @@ class Adaptation:
         label = log_components_of(self.library, trace.position.reshape(-1, self.run.target.dim)).argmax(axis=0)
         return dataclasses.replace(trace, label=label.reshape(trace.label.shape))
 
-    def _period(self, active: Bool[np.ndarray, " chains"], num_steps: int) -> None:
+    def advance(self, active: Bool[np.ndarray, " chains"], num_steps: int) -> None:
         """One block of the active chains with the kernels they have; then updates are made, to wait."""
         newest = len(self.versions) - 1
         before = self.num_regenerations
@@ -122,13 +132,20 @@ class Adaptation:
             self.next_refit *= 2
             self._update(self._by_visits())
 
+    def positions(self) -> list[Float[np.ndarray, "n dim"]]:
+        """The draws so far, of each chain."""
+        return [np.concatenate([part.position for part in rows]) for rows in self.rows]
+
     def _restart(self, stopped: Bool[np.ndarray, " chains"]) -> None:
         """Chains that regenerated take the newest kernel and a state from its Q, in place of the one they had."""
         if not stopped.any():
             return
         kernel, library = self.versions[-1]
         key = jax.random.fold_in(self.key, self.period)
-        restart = _draw_restart(key, self.run.target, library, _threshold(kernel), num=self.run.num)
+        move = _independence(kernel)
+        assert move is not None, "no other move regenerates"
+        threshold = jnp.asarray(move.log_threshold)
+        restart = _draw_restart(key, self.run.target, library, threshold, move, num=self.run.num)
         # where Q is too hard to draw from the old kernel goes on, which is also exact
         taken = stopped & np.asarray(restart.drawn)
         if not taken.any():
@@ -156,7 +173,7 @@ class Adaptation:
     def _by_visits(self) -> ModeLibrary:
         """Charts from all draws of each label, weights by visits (section 4.1), a few pseudo-visits for each chart."""
         library = self.library
-        position = np.concatenate([part.position for rows in self.rows for part in rows])
+        position = np.concatenate(self.positions())
         logdensity = np.concatenate([part.logdensity for rows in self.rows for part in rows])
         label = np.concatenate([part.label for rows in self.rows for part in rows])
         location, scale, log_weight, step_size = library.charts()
@@ -202,21 +219,29 @@ def _restarted(part: Trace, state: ChainState) -> Trace:
     )
 
 
-def _threshold(kernel: AbstractKernel) -> Float[Array, ""]:
-    return next(jnp.asarray(move.log_threshold) for move in moves(kernel) if isinstance(move, Independence))
+def _independence(kernel: AbstractKernel) -> AbstractIndependence | None:
+    """The move of the kernel that regenerates."""
+    return next((move for move in moves(kernel) if isinstance(move, AbstractIndependence)), None)
 
 
 @partial(jax.jit, static_argnames="num")
 def _draw_restart(
-    key: Array, target: Target, library: ModeLibrary, log_threshold: Float[Array, ""], *, num: int
+    key: Array,
+    target: Target,
+    library: ModeLibrary,
+    log_threshold: Float[Array, ""],
+    kernel: AbstractIndependence = Independence(),  # noqa: B008 - it is frozen
+    *,
+    num: int,
 ) -> Restart:
-    """Q of Eq. (12) [TSQ:Q] by rejection: theta ~ q, kept with probability min(1, w/c)."""
+    """Q of Eq. (12) [TSQ:Q] by rejection: theta ~ q of the kernel, kept with probability min(1, w/c)."""
+    num_uniform, num_normal = kernel.num_proposal(library)
 
     def one(key: Array) -> tuple[ChainState, Bool[Array, ""]]:
-        noise = draw_noise(key, NUM_UNIFORM + 1, library.dim + 1)
-        _, position = draw_mixture(noise, library)
+        noise = draw_noise(key, num_uniform + 1, num_normal)
+        position, drawn = kernel.propose(noise, library)
         state, _ = make_state(position, target, library)
-        return state, jnp.log(noise.uniform[-1]) < state.log_ratio - log_threshold
+        return state, drawn & (jnp.log(noise.uniform[-1]) < kernel.log_ratio(state, library) - log_threshold)
 
     def chain(key: Array) -> tuple[ChainState, Bool[Array, ""]]:
         states, kept = jax.vmap(one)(jax.random.split(key, TRIES))

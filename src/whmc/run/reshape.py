@@ -12,9 +12,18 @@ from whmc.modes.mixture import log_components_of
 SAME = 0.05
 """Charts nearer than this in Bhattacharyya's distance describe one mode twice."""
 
-SPLIT_GAIN = 1.0
-"""Mean log density, in nats a draw and on draws that were held out, that several charts must gain over one. Charts cost
-time at every step, a split costs a compilation, and local moves slow down at the seams: for less it does not pay."""
+SPLIT_GAIN = 0.4
+"""Mean log density, in nats a draw and on draws that were held out, that several charts must gain over one. Jumps and
+independence moves gain about as much in their log ratios; below, it is lost again to local moves at the seams."""
+
+CHART_GAIN = 0.2
+"""What four charts must gain over two."""
+
+MAX_ROOM = 36
+"""Places at most that are kept for splits: every place costs time at every step."""
+
+SPLITS_UP_TO = 50
+"""Up to this dimension room is kept for splits. Above, a warm-up hardly ever has the draws to learn one."""
 
 DOFS = (30.0, 10.0, 5.0, 3.0)
 DOF_GAIN = 0.05
@@ -79,42 +88,45 @@ def _log_density(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> 
 def split_charts(
     library: ModeLibrary, position: Float[np.ndarray, "n dim"], label: Int[np.ndarray, " n"]
 ) -> ModeLibrary:
-    """The library with the charts of bent modes replaced by several, which stay one mode."""
-    if library.diagonal:
+    """The library with the charts of bent modes replaced by several, which stay one mode.
+
+    Where there is not room for all, those come first that gain most in all: log density a draw times draws.
+    """
+    room = library.capacity - library.size
+    if library.diagonal or room == 0:
         return library
-    charts = [row for k in range(library.size) for row in _pieces(library, k, position[label == k])]
-    if len(charts) == library.size:
-        return library
+    found = {k: split for k in range(library.size) if (split := _mixture(position[label == k])) is not None}
+    splits: dict[int, _Gaussians] = {}
+    for k in sorted(found, key=lambda k: -found[k][0]):
+        more = len(found[k][1].weight) - 1
+        if more <= room:
+            splits[k], room = found[k][1], room - more
+    charts = [row for k in range(library.size) for row in _pieces(library, k, splits.get(k))]
     location, scale, log_weight, step_size, mode = (np.array(column) for column in zip(*charts, strict=True))
-    capacity = max(library.capacity, len(charts))
-    return library.with_charts(
-        location, scale, log_weight=log_weight, step_size=step_size, mode=mode, capacity=capacity
-    )
+    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=mode)
 
 
-def room_to_split(library: ModeLibrary, num_draws: int) -> int:
-    """Places for the charts that splitting may add, with as many draws: then it is no new compilation."""
-    able = num_draws // _fewest_draws(library.dim)
-    return 0 if library.diagonal else min(3 * able, 4 + library.size // 4)
+def room_to_split(library: ModeLibrary) -> int:
+    """Places for the charts that splitting may add: it is no new compilation then, and there is none without."""
+    return min(4 + library.size, MAX_ROOM) if library.dim <= SPLITS_UP_TO and not library.diagonal else 0
 
 
 def _fewest_draws(dim: int) -> int:
-    """Below this a second covariance is not learned."""
-    return 40 * (dim + 1)
+    """Below this no second covariance is learned."""
+    return 20 * (dim + 1)
 
 
 Piece = tuple[np.ndarray, np.ndarray, float, float, int]
 
 
-def _pieces(library: ModeLibrary, k: int, draws: Float[np.ndarray, "n dim"]) -> list[Piece]:
+def _pieces(library: ModeLibrary, k: int, mixture: "_Gaussians | None") -> list[Piece]:
     """Chart k, or the charts that it is split into."""
     location, scale, log_weight, step_size = (rows[k] for rows in library.charts())
     mode = int(library.mode_of[k])
-    found = _mixture(draws)
-    if found is None:
+    if mixture is None:
         return [(location, scale, float(log_weight), float(step_size), mode)]
     pieces = []
-    for weight, mean, factor in zip(found.weight, found.mean, found.factor, strict=True):
+    for weight, mean, factor in zip(mixture.weight, mixture.mean, mixture.factor, strict=True):
         # a step is measured in the chart's own scale: in the stiffest direction it stays as long as it was
         ratio = np.linalg.norm(np.linalg.solve(factor, scale), 2)
         size = float(min(step_size * ratio, np.pi / 2))
@@ -122,20 +134,24 @@ def _pieces(library: ModeLibrary, k: int, draws: Float[np.ndarray, "n dim"]) -> 
     return pieces
 
 
-def _mixture(draws: Float[np.ndarray, "n dim"]) -> "_Gaussians | None":
-    """Two or four Gaussians, if they give held-out draws much more density than one; four see rings, two do not."""
-    num, dim = draws.shape
-    if num < _fewest_draws(dim):
+def _mixture(draws: Float[np.ndarray, "n dim"]) -> "tuple[float, _Gaussians] | None":
+    """Two or four Gaussians, if they give held-out draws more density than one, and what they gain in all draws.
+
+    Four see rings, two do not.
+    """
+    whole, dim = draws.shape
+    if whole < _fewest_draws(dim):
         return None
-    draws = draws[:: max(1, num // (10 * _fewest_draws(dim)))]  # more would take long and tell nothing new
-    num = len(draws)
+    draws = draws[:: max(1, whole // (20 * _fewest_draws(dim)))]  # more would take long and tell nothing new
     fit, held = draws[::2], draws[1::2]
     single = _Gaussians.of(fit, np.ones((len(fit), 1))).log_density(held).mean()
+    best, least = None, SPLIT_GAIN
     for size in (2, 4):
         found = _expectation(fit, size)
-        if found.log_density(held).mean() - single > SPLIT_GAIN and num * found.weight.min() > 20 * (dim + 1):
-            return _expectation(draws, size)
-    return None
+        gain = float(found.log_density(held).mean() - single)
+        if gain > least and len(draws) * found.weight.min() > 5 * (dim + 1):
+            best, least = (gain, size), gain + CHART_GAIN
+    return None if best is None else (whole * best[0], _expectation(draws, best[1]))
 
 
 def _expectation(draws: Float[np.ndarray, "n dim"], size: int) -> "_Gaussians":

@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.compose import Cycle
@@ -49,12 +51,14 @@ def moves(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
 
 def arrays(kernel: AbstractKernel) -> AbstractKernel:
     """The kernel with every number an array of the run's dtype: tuning then never changes a type."""
-    return jax.tree.map(
-        lambda leaf: jnp.asarray(
-            leaf, jnp.result_type(float if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) else int)
-        ),
-        kernel,
-    )
+
+    def array(leaf: Any) -> Array:
+        kind = jnp.result_type(leaf)
+        if jnp.issubdtype(kind, bool):
+            return jnp.asarray(leaf)
+        return jnp.asarray(leaf, jnp.result_type(float if jnp.issubdtype(kind, jnp.inexact) else int))
+
+    return jax.tree.map(array, kernel)
 
 
 def with_settings(kernel: AbstractKernel, **settings: float | int) -> AbstractKernel:

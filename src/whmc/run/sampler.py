@@ -78,33 +78,21 @@ def sample(
         require_adaptable(target, kernel)
     # float64 here and in all that is called from here; the user's own setting is untouched
     with jax.enable_x64(True):
-        clock = [time.perf_counter()]
-        require_scalar_output(target)
-        line = Progress(progress)
-        library, search = _library(target, modes, finder, seed, max_modes, line)
-        clock.append(time.perf_counter())
-        lengths = round_lengths(warmup)
-        looking = adapt == "regeneration" or Lookout.wanted(search)
-        if looking:  # room for as many charts again: then a new mode is no new compilation
-            library = library.padded(max(16, 1 << (2 * library.size - 1).bit_length()))
-        else:
-            library = library.padded(library.capacity + room_to_split(library, chains * max(lengths[-2:-1], default=0)))
-        run = Chains(target, library, seed, _positions(target, library, search, chains, initial), line)
-        # a run that goes on looking may find the second mode later: it needs the jump from the start
-        num_modes = max(2, library.size) if looking else library.size
-        warm = WarmUp(arrays(kernel or default_kernel(num_modes)), library, fixed=kernel is not None)
-        clock.append(time.perf_counter())
-        run.compile(warm.kernel, warm.library)
-        clock.append(time.perf_counter())
-        lookout = Lookout(target, warm.library, search, seed, max_modes) if looking else None
-        for n, length in enumerate(lengths):
-            warm.run(
-                length, lambda k, lib, steps: run.steps("warm-up", k, lib, steps, warmup), split=n == len(lengths) - 2
-            )
-            if lookout is not None and n < len(lengths) - 1:  # the last round tunes what is frozen
-                warm.adopt(lookout.look(warm.library, *warm.recent))
+        ready = prepare(
+            target,
+            modes=modes,
+            finder=finder,
+            adapt=adapt,
+            max_modes=max_modes,
+            seed=seed,
+            chains=chains,
+            warmup=warmup,
+            kernel=kernel,
+            initial=initial,
+            progress=progress,
+        )
+        run, warm, lookout = ready.run, ready.warm, ready.lookout
         warm_gradients = run.num_gradients
-        clock.append(time.perf_counter())
         adaptation = None
         if adapt == "regeneration":
             assert lookout is not None
@@ -113,14 +101,66 @@ def sample(
             warm.kernel, warm.library = adaptation.kernel, adaptation.library
         else:
             trace = run.steps("sampling", warm.kernel, warm.library, draws, draws)
-        clock.append(time.perf_counter())
-        line.close()
-        if lookout is not None:
-            search = lookout.report(warm.library)
+        clock = [*ready.clock, time.perf_counter()]
+        run.progress.close()
+        search = ready.search if lookout is None else lookout.report(warm.library)
         result = _result(run, warm, trace, Timings(*np.diff(clock)), warm_gradients, seed, search)
         if adaptation is not None:
             result = dataclasses.replace(result, num_updates=adaptation.num_updates, num_behind=adaptation.num_behind)
         return work_evidence(result)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """Chains that are warmed up. clock: when search, preparation, compilation and warm-up began, and the end."""
+
+    run: Chains
+    warm: WarmUp
+    lookout: Lookout | None
+    search: Search | None
+    clock: list[float]
+
+
+def prepare(
+    target: Target,
+    *,
+    modes: Numbers | ModeLibrary | None = None,
+    finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
+    adapt: Literal["warmup", "regeneration"] = "warmup",
+    max_modes: int = MAX_MODES,
+    seed: int = 0,
+    chains: int = 16,
+    warmup: int = 500,
+    kernel: AbstractKernel | None = None,
+    initial: Numbers | None = None,
+    progress: bool | None = False,
+) -> Ready:
+    """Everything of `sample` up to the first draw that counts; options as there, inside `jax.enable_x64(True)`."""
+    clock = [time.perf_counter()]
+    require_scalar_output(target)
+    line = Progress(progress)
+    library, search = _library(target, modes, finder, seed, max_modes, line)
+    clock.append(time.perf_counter())
+    lengths = round_lengths(warmup)
+    looking = adapt == "regeneration" or Lookout.wanted(search)
+    if looking:  # room for as many charts again: then a new mode is no new compilation
+        library = library.padded(max(16, 1 << (2 * library.size - 1).bit_length()))
+    else:
+        library = library.padded(library.capacity + room_to_split(library))
+    run = Chains(target, library, seed, _positions(target, library, search, chains, initial), line)
+    # a run that goes on looking may find the second mode later: it needs the jump from the start
+    num_modes = max(2, library.size) if looking else library.size
+    warm = WarmUp(arrays(kernel or default_kernel(num_modes)), library, fixed=kernel is not None)
+    clock.append(time.perf_counter())
+    run.compile(warm.kernel, warm.library)
+    clock.append(time.perf_counter())
+    lookout = Lookout(target, warm.library, search, seed, max_modes) if looking else None
+    for n, length in enumerate(lengths):
+        warm.run(length, lambda k, lib, steps: run.steps("warm-up", k, lib, steps, warmup), split=n == len(lengths) - 2)
+        if lookout is not None and n < len(lengths) - 1:  # the last round tunes what is frozen
+            warm.adopt(lookout.look(warm.library, *warm.recent))
+    clock.append(time.perf_counter())
+    return Ready(run, warm, lookout, search, clock)
 
 
 def _library(

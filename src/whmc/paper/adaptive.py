@@ -1,0 +1,80 @@
+"""Runs that start from a few modes and find the others at regenerations (Algorithm 2), for a given time."""
+
+import dataclasses
+import time
+
+import numpy as np
+from jaxtyping import Float
+
+from whmc.modes.finders import MultiStart
+from whmc.paper.dirichlet import DirichletLookout, modes_from_chains
+from whmc.paper.problems import Case
+from whmc.paper.samplers import Budget, Pilot, darting_cycle, starts
+from whmc.run.adapt import Adaptation
+from whmc.run.chains import Chains
+from whmc.run.progress import Progress
+from whmc.run.rounds import arrays
+from whmc.run.sampler import prepare
+
+FIRST_STARTS = 4
+"""Of the optimisers and chains that look for modes beforehand, as in section 5.3."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """REM of every chain and the number of modes known, at some times."""
+
+    method: str
+    seconds: Float[np.ndarray, " times"]
+    rem: Float[np.ndarray, "times chains"]
+    num_modes: Float[np.ndarray, " times"]
+    weights: Float[np.ndarray, " modes"]
+    num_gradients: int
+
+
+def exact(case: Case, budget: Budget) -> Curve:
+    """`whmc.sample(adapt="regeneration")` from four starts."""
+    began = time.perf_counter()
+    ready = prepare(
+        case.target, finder=MultiStart(FIRST_STARTS), adapt="regeneration", seed=budget.seed, chains=budget.chains
+    )
+    assert ready.lookout is not None
+    adaptation = Adaptation(ready.run, ready.warm.kernel, ready.warm.library, ready.lookout, budget.seed)
+    compiling = ready.clock[3] - ready.clock[1]
+    spent = time.perf_counter() - began - compiling
+    return _follow(adaptation, case, budget, "whmc", spent)
+
+
+def regeneration_darting(case: Case, budget: Budget, tuned: Pilot) -> Curve:
+    """RDMC: modes from four parallel HMC chains, then Dirichlet process mixtures at regenerations."""
+    began = time.perf_counter()
+    library = modes_from_chains(
+        case.target, FIRST_STARTS, step_size=tuned.step_size, num_steps=tuned.num_steps, seed=budget.seed
+    )
+    spent = time.perf_counter() - began
+    library = library.padded(max(16, 2 * library.size))
+    kernel = arrays(darting_cycle(case.target, library, tuned))
+    run = Chains(case.target, library, budget.seed, starts(library, budget.chains), Progress(False))
+    run.compile(kernel, library)
+    lookout = DirichletLookout(seed=budget.seed)
+    return _follow(Adaptation(run, kernel, library, lookout, budget.seed), case, budget, "RDMC", spent)
+
+
+def _follow(adaptation: Adaptation, case: Case, budget: Budget, method: str, spent: float) -> Curve:
+    """Periods until the seconds are over; the errors at times that grow by a tenth."""
+    times: list[float] = []
+    errors, sizes = [], []
+    elapsed, everyone = spent, np.ones(budget.chains, bool)
+    while elapsed < budget.seconds or not times:
+        began = time.perf_counter()
+        adaptation.advance(everyone, adaptation.run.length)
+        elapsed += time.perf_counter() - began
+        if not times or elapsed > 1.1 * times[-1] or elapsed >= budget.seconds:
+            means = np.array([rows.mean(axis=0) for rows in adaptation.positions()])
+            times.append(elapsed)
+            errors.append(np.abs(means - case.mean).sum(axis=1) / np.abs(case.mean).sum())
+            sizes.append(adaptation.library.num_modes)
+    label = case.label(np.concatenate(adaptation.positions()))
+    weights = np.bincount(label, minlength=len(case.weights)) / len(label)
+    gradients = adaptation.run.num_gradients
+    return Curve(method, np.array(times), np.array(errors), np.array(sizes, float), weights, gradients)

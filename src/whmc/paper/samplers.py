@@ -1,0 +1,165 @@
+"""The samplers that the experiments compare, each run on the same target for the same seconds; all in float64.
+
+All of them are told the same modes. Compilation is left out of the seconds, tuning is not.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from whmc.kernels.base import AbstractKernel
+from whmc.kernels.compose import Cycle
+from whmc.modes.library import ModeLibrary
+from whmc.paper.darting import DartingMC, RegenerationDartingMC, darting_radius
+from whmc.paper.network import NetworkWormhole, augmented, augmented_library
+from whmc.paper.plain import PlainHMC
+from whmc.paper.problems import Case
+from whmc.paper.tally import Tally
+from whmc.run.chains import Chains, infos
+from whmc.run.progress import Progress
+from whmc.run.rounds import arrays
+from whmc.run.sampler import prepare
+from whmc.run.tuning import log_ratio_of, tune_step_sizes
+from whmc.target import Numbers, Target
+
+MAX_LEAPS = 50
+PILOT_STEPS = 25
+PILOT_ROUNDS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """What every sampler of an experiment is given."""
+
+    seconds: float
+    chains: int = 10
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Pilot:
+    """Plain HMC's step size and number of steps, tuned on the target, and the seconds that took."""
+
+    step_size: float
+    num_steps: int
+    seconds: float
+
+
+def starts(library: ModeLibrary, chains: int) -> Float[Array, "chains dim"]:
+    """The modes in turn."""
+    return library.location[np.arange(chains) % library.size]
+
+
+def timed(
+    kernel: AbstractKernel,
+    target: Target,
+    library: ModeLibrary,
+    tally: Tally,
+    budget: Budget,
+    *,
+    positions: Numbers | None = None,
+    spent: float = 0.0,
+) -> Tally:
+    """Blocks of the kernel until the seconds are over, of which `spent` are gone already."""
+    at = starts(library, budget.chains) if positions is None else jnp.asarray(positions)
+    run = Chains(target, library, budget.seed, at, Progress(False))
+    kernel = arrays(kernel)
+    run.compile(kernel, library)
+    elapsed = spent
+    while elapsed < budget.seconds or not tally.points:
+        began = time.perf_counter()
+        trace = run.steps("sampling", kernel, library, run.length, run.length)
+        elapsed += time.perf_counter() - began
+        tally.add(trace.position, elapsed, run.num_gradients)
+    return tally
+
+
+def pilot(case: Case, budget: Budget) -> Pilot:
+    """Step size for an acceptance of .8, and as many steps as a quarter turn of the typical mode takes."""
+    library = case.library
+    run = Chains(case.target, library, budget.seed, starts(library, budget.chains), Progress(False))
+    _, scale, _, _ = library.charts()
+    width = float(np.sqrt(np.mean(scale**2) * (1 if library.diagonal else library.dim)))
+    step_size = np.array([0.5 * width * library.dim**-0.25])
+    kernel = arrays(PlainHMC(step_size=float(step_size[0]), num_steps=10))
+    run.compile(kernel, library)
+    began = time.perf_counter()
+    for _ in range(PILOT_ROUNDS):
+        kernel = arrays(PlainHMC(step_size=float(step_size[0]), num_steps=10))
+        trace = run.steps("pilot", kernel, library, PILOT_STEPS, PILOT_STEPS)
+        acceptance = np.exp(np.minimum(infos(trace.info)[0].log_ratio, 0.0)).ravel()
+        # in units of the width, where the tuning's own bounds make sense
+        label = np.zeros(len(acceptance), int)
+        step_size = width * tune_step_sizes(step_size / width, label, acceptance)
+    num_steps = int(np.clip(np.ceil(0.5 * np.pi * width / step_size[0]), 1, MAX_LEAPS))
+    return Pilot(float(step_size[0]), num_steps, time.perf_counter() - began)
+
+
+def plain(case: Case, budget: Budget, tuned: Pilot) -> Tally:
+    """Plain HMC with unit mass."""
+    return _with(PlainHMC(tuned.step_size, tuned.num_steps), "HMC", case, budget, tuned)
+
+
+def darting(case: Case, budget: Budget, tuned: Pilot) -> Tally:
+    """DMC: plain HMC and darts between ellipsoids around the modes."""
+    moves = (PlainHMC(tuned.step_size, tuned.num_steps), DartingMC(darting_radius(case.target.dim)))
+    return _with(Cycle(moves), "DMC", case, budget, tuned)
+
+
+def regeneration_darting(case: Case, budget: Budget, tuned: Pilot) -> Tally:
+    """RDMC: plain HMC and the independence sampler of truncated Gaussians around the modes."""
+    return _with(darting_cycle(case.target, case.library, tuned), "RDMC", case, budget, tuned)
+
+
+def darting_cycle(target: Target, library: ModeLibrary, tuned: Pilot) -> Cycle:
+    """RDMC's kernel. The threshold of its regenerations is the typical pi/q at the modes."""
+    logdensity = np.asarray(jax.vmap(target)(library.location[: library.size]))
+    threshold = float(np.median(log_ratio_of(library, library.charts()[0], logdensity)))
+    jump = RegenerationDartingMC(log_threshold=threshold, radius=darting_radius(target.dim))
+    return Cycle((PlainHMC(tuned.step_size, tuned.num_steps), jump))
+
+
+def printed(case: Case, budget: Budget, tuned: Pilot, *, influence: float = 0.3) -> Tally:
+    """Algorithm 1 as printed, with the paper's F and h."""
+    kernel = NetworkWormhole(step_size=tuned.step_size, num_steps=tuned.num_steps, influence=influence)
+    library = augmented_library(case.library)
+    tally = Tally(case, "Algorithm 1", budget.chains)
+    return timed(kernel, augmented(case.target), library, tally, budget, spent=tuned.seconds)
+
+
+def exact(case: Case, budget: Budget, tuned: Pilot | None = None) -> Tally:
+    """`whmc.sample` with the same modes; its own warm-up counts."""
+    del tuned
+    ready = prepare(case.target, modes=case.library, chains=budget.chains, seed=budget.seed)
+    warm, clock = ready.warm, ready.clock
+    tally = Tally(case, "whmc", budget.chains)
+    positions, spent = ready.run.states.position, clock[4] - clock[3]
+    return timed(warm.kernel, case.target, warm.library, tally, budget, positions=positions, spent=spent)
+
+
+def _with(kernel: AbstractKernel, name: str, case: Case, budget: Budget, tuned: Pilot) -> Tally:
+    return timed(kernel, case.target, case.library, Tally(case, name, budget.chains), budget, spent=tuned.seconds)
+
+
+METHODS: dict[str, Callable[[Case, Budget, Pilot], Tally]] = {
+    "HMC": plain,
+    "DMC": darting,
+    "RDMC": regeneration_darting,
+    "Algorithm 1": printed,
+    "whmc": exact,
+}
+
+
+def compare(case: Case, budget: Budget, say: Callable[[str], None] = lambda text: None) -> dict[str, Tally]:
+    """All samplers on one case."""
+    tuned = pilot(case, budget)
+    found = {}
+    for name, method in METHODS.items():
+        say(f"{case.name}: {name}")
+        found[name] = method(case, budget, tuned)
+    return found
