@@ -1,12 +1,14 @@
 """Every test runs with shapes and types checked, float64, strict promotion, and warnings as errors."""
 
 import os
+import shutil
 import tempfile
 
 from jaxtyping import install_import_hook
 
 # most of the time goes into compiling, and many tests compile the same: workers and subprocesses share what they have
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", tempfile.mkdtemp(prefix="whmc-tests-"))
+OWN_CACHE = None if "JAX_COMPILATION_CACHE_DIR" in os.environ else tempfile.mkdtemp(prefix="whmc-tests-")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", OWN_CACHE or "")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 install_import_hook("whmc", "beartype.beartype")
@@ -15,3 +17,9 @@ import jax  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_unconfigure(config):
+    """The process that made the cache, which is the one that started the workers, takes it away."""
+    if OWN_CACHE is not None:
+        shutil.rmtree(OWN_CACHE, ignore_errors=True)

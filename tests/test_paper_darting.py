@@ -222,7 +222,7 @@ SAMPLERS = JUMPS | {f"{name} cycle": whmc.Cycle((whmc.LocalHMC(), jump)) for nam
 NUM_DRAWS = 20_000
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * ("cycle" in n)) for n in SAMPLERS])
 def test_exact_with_right_and_wrong_libraries(name):
     case = problem("two-scale")
     libraries = {"right": case.library.padded(4)} | wrong_libraries(case.library)

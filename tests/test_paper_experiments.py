@@ -2,6 +2,8 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from whmc.paper.problems import from_problem, mixture, unit_pair, welling_teh
 from whmc.paper.tally import KEPT, Tally
 
 KEYS = {"target", "method", "rem", "total_variation", "variance_ratio", "label_ess_per_draw", "seconds", "gradients"}
-QUICK = ("fig3", "fig4", "fig8", "errata")
+QUICK = ("fig3", "fig4", "fig8")
 
 
 def _run(name, tmp_path):
@@ -71,16 +73,14 @@ def test_mixtures_are_as_far_apart_as_the_paper_says():
 def test_the_posterior_of_figure_one_is_the_one_in_the_file():
     """Mean and weight by a coarse grid, against the stored truth of a fine one."""
     case = welling_teh()
-    x, y = np.meshgrid(np.linspace(-0.6, 1.6, 121), np.linspace(-1.8, 1.8, 121))
+    x, y = np.meshgrid(np.linspace(-0.8, 1.8, 261), np.linspace(-2.2, 2.2, 221))
     grid = np.stack([x.ravel(), y.ravel()], axis=1)
-    import jax
-
-    with jax.enable_x64(True):
-        height = np.asarray(jax.vmap(case.target)(jax.numpy.asarray(grid)))
+    height = np.asarray(jax.vmap(case.target)(jnp.asarray(grid)))
     share = np.exp(height - height.max())
     share /= share.sum()
     np.testing.assert_allclose(share @ grid, case.mean, atol=2e-3)
-    np.testing.assert_allclose(share[grid[:, 1] > 0].sum(), case.weights[0], atol=2e-3)
+    upper = share[grid[:, 1] > 0].sum() + 0.5 * share[np.isclose(grid[:, 1], 0)].sum()  # the row at zero is in both
+    np.testing.assert_allclose(upper, case.weights[0], atol=2e-3)
     assert case.library.size == 2
 
 

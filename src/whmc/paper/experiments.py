@@ -57,7 +57,7 @@ def fig1(settings: Settings) -> str:
     # in a wormhole velocities are larger by 1/sqrt(shrink), so steps have to be shorter
     kernel = MetricWormhole(step_size=tuned.step_size / 4, num_steps=4 * tuned.num_steps)
     found["metric"] = timed(kernel, case.target, case.library, Tally(case, "metric", budget.chains), budget)
-    figure = figures.blank(13, 4.2)
+    figure = figures.blank(13.0, 4.2)
     logdensity = _rows(case.target)
     top = float(logdensity(np.asarray(case.library.location)).max())
     for axes, name in zip(figure.subplots(1, 3), ("HMC", "metric", "whmc"), strict=True):
@@ -81,7 +81,7 @@ def fig2(settings: Settings) -> str:
     found["field"] = timed(kernel, case.target, case.library, tally, budget, spent=tuned.seconds)
     settings.say(f"{case.name}: whmc")
     found["whmc"] = exact(case, budget)
-    figure = figures.blank(13, 4.2)
+    figure = figures.blank(13.0, 4.2)
     for axes, tally in zip(figure.subplots(1, 3, sharex=True, sharey=True), found.values(), strict=True):
         figures.cloud(axes, tally)
     figures.save(figure, settings.out / "fig2.png")
@@ -91,7 +91,7 @@ def fig2(settings: Settings) -> str:
 def fig3(settings: Settings) -> str:
     """Figure 3 [whpic]: the network between the real and the mirror world."""
     modes = np.array([[-3.0, -2], [0.0, 2.5], [3.0, -2.5], [-1.0, -0.5], [2.5, 1.5]])
-    figure = figures.blank(7, 6)
+    figure = figures.blank(7.0, 6.0)
     figures.worlds(figure.add_subplot(projection="3d"), modes, 1.0, [(0, -1), (4, 1)])
     figures.save(figure, settings.out / "fig3.png")
     return ""
@@ -107,7 +107,7 @@ def fig4(settings: Settings) -> str:
     # q carries the weight of what it knows, so that it does not dig below the target
     share = float(np.log(problem.weights[known].sum()))
     scaled = dataclasses.replace(library, log_weight=library.log_weight + share)
-    figure = figures.blank(13, 4.2)
+    figure = figures.blank(13.0, 4.2)
 
     def residual(temperature: float) -> Callable[[Any], Any]:
         return lambda x: residual_energy(x, problem.target, scaled, temperature=temperature, offset=0.1)
@@ -130,7 +130,7 @@ def fig4(settings: Settings) -> str:
 def fig5(settings: Settings) -> str:
     """Figure 5 [KDplot]: known modes, REM over K at D = 20 and over D at K = 10."""
     ks, ds = ((5, 20), (10, 100)) if settings.quick else ((5, 10, 15, 20), (10, 20, 40, 100))
-    figure = figures.blank(11, 4.2)
+    figure = figures.blank(11.0, 4.2)
     left, right = figure.subplots(1, 2)
     done: dict[tuple[int, int], dict[str, Tally]] = {}
     for key in [*((k, 20) for k in ks), *((10, d) for d in ds)]:
@@ -148,7 +148,7 @@ def fig6(settings: Settings) -> str:
     """Figure 6 [timeplotwsn]: the sensor network, and REM against seconds."""
     case = sensors()
     found = compare(case, settings.budget, settings.say)
-    figure = figures.blank(15, 4.4)
+    figure = figures.blank(15.0, 4.4)
     anchors = np.array(list(sensor_data()["known"].values()))
     panels = figure.subplots(1, 4)
     for axes, name in zip(panels[:3], ("RDMC", "Algorithm 1", "whmc"), strict=True):
@@ -166,7 +166,7 @@ def fig6(settings: Settings) -> str:
 def fig7(settings: Settings) -> str:
     """Figure 7 [unknownModes]: unknown modes, four starts, new ones found at regenerations."""
     dims = (10, 100) if settings.quick else (10, 20, 100)
-    figure = figures.blank(5 * len(dims), 4.2)
+    figure = figures.blank(5.0 * len(dims), 4.2)
     rows = []
     for axes, dim in zip(figure.subplots(1, len(dims)), dims, strict=True):
         case = from_problem(mixture(10, dim))
@@ -185,7 +185,7 @@ def fig7(settings: Settings) -> str:
 def fig8(settings: Settings) -> str:
     """Figure 8 [picvic]: contours of the vicinity function."""
     first, second = jnp.asarray([-2.0, 0.0]), jnp.asarray([2.0, 0.0])
-    figure = figures.blank(6, 5)
+    figure = figures.blank(6.0, 5.0)
     axes = figure.subplots()
     figures.surface(
         axes, _rows(lambda x: vicinity(x, first, second)), (-4.0, 4.0, -3.0, 3.0), levels=[0.1, 0.5, 1, 2, 4, 6, 9, 12]
@@ -208,7 +208,7 @@ def errata(settings: Settings) -> str:
             rows.append(_erratum(printed(case, settings.budget, tuned, influence=influence), dim, influence))
         settings.say(f"{case.name}: whmc")
         rows.append(_erratum(exact(case, settings.budget), dim, None))
-    figure = figures.blank(10, 4.2)
+    figure = figures.blank(10.0, 4.2)
     for axes, key, truth in zip(figure.subplots(1, 2), ("weight", "variance_ratio"), (0.9, 1.0), strict=True):
         for method in ("Algorithm 1", "whmc"):
             mine = [row for row in rows if row["method"] == method]
