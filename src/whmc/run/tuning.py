@@ -18,10 +18,6 @@ QUARTER_TURN = np.pi / 2
 MAX_STEPS = 64
 """A mode that needs more steps than this for a quarter turn has a chart that does not fit."""
 
-PSEUDO_MOVES = 2
-"""Moves at the present weights that each chart is credited with. Many would hold the weight of a chart that few moves
-enter or leave where it was: a bent mode is a tenth as heavy by Laplace as it is."""
-
 WEIGHT_FLOOR = 0.01
 """No chart gets less than this share of an equal weight, so that none is ever given up for good."""
 
@@ -71,13 +67,18 @@ def tune_weights(
 
     With F_ik the mean acceptance of moves from i to k over all moves from i, the weights solve
     sum_i W_i F_ik = W_k sum_j F_kj. Acceptance probabilities, not acceptances: a mode that no chain has entered yet is
-    weighed too (Bennett 1976). Pseudo-moves with the present weights keep the charts connected, and keep a light one's
-    weight from the chance of being proposed once or never.
+    weighed too (Bennett 1976). Pseudo-moves with the present weights, as many from each chart as there are charts, keep
+    the charts connected, and keep a light one's weight from the chance of being proposed once or never. They are
+    accepted as seldom as the moves from the worse of two charts: else a mode that is hard to enter and to leave would
+    keep the weight that it had, and a bent one has a tenth of its weight by Laplace.
     """
     size = len(log_weight)
-    flow = PSEUDO_MOVES * np.tile(np.exp(log_weight), (size, 1))
+    away = label != proposed
+    tried = np.bincount(label[away], minlength=size)
+    rate = (1 + np.bincount(label[away], acceptance[away], size)) / (1 + tried)
+    flow = size * np.minimum.outer(rate, rate) * np.exp(log_weight)
     np.add.at(flow, (label, proposed), acceptance)
-    flow /= (PSEUDO_MOVES + np.bincount(label, minlength=size))[:, None]
+    flow /= (size + np.bincount(label, minlength=size))[:, None]
     solved = np.maximum(solve_balance(flow), WEIGHT_FLOOR / size)
     return np.log(solved / solved.sum())
 
