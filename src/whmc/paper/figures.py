@@ -61,6 +61,7 @@ def errors_in_time(axes: "Axes", curves: Mapping[str, tuple[np.ndarray, np.ndarr
         axes.plot(seconds, middle, color=COLOURS[name], label=name)
         axes.fill_between(seconds, np.maximum(middle - half, 1e-12), middle + half, color=COLOURS[name], alpha=0.2)
     axes.set(xscale="log", yscale="log", xlabel="seconds", ylabel="relative error of the mean")
+    axes.tick_params(axis="x", which="minor", labelbottom=False)  # over less than a decade they would overlap
     axes.legend(fontsize=8)
 
 
