@@ -22,6 +22,10 @@ TUNING_STEPS = 10
 NUM_STEPS = 100
 """Steps kept of each chain, after as many that are not."""
 
+CAREFUL = 2.0
+"""By so much the last steps are shorter than the tuned ones: a trajectory that leaps over a barrier, by an error of the
+integrator, would connect what is apart."""
+
 
 def connect(
     target: Target, points: Float[np.ndarray, "n dim"], peaks: list[Peak], key: Array
@@ -78,6 +82,7 @@ def _local_chains(
         acceptance = np.exp(np.minimum(trace.info.log_ratio, 0.0)).ravel()
         step_size = tune_step_sizes(step_size, np.zeros(len(acceptance), int), acceptance)
         num_steps, step_size = quarter_turn(step_size, np.ones(1))
+    step_size = step_size / CAREFUL
     for _ in range(2):
         states, trace = run(states, NUM_STEPS)
         step, cost = step + NUM_STEPS, cost + int(np.sum(trace.info.num_gradients))
