@@ -208,7 +208,15 @@ def test_adding_a_constant_changes_the_evidence_only():
     assert Tours.of(np.zeros((2, 5), bool)).length.size == 0
 
 
-@pytest.mark.parametrize("name", ["shifted", "scaled", "duplicated", "saddle", "wrong weights", "missing"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "duplicated",
+        "saddle",
+        "missing",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("shifted", "scaled", "wrong weights")),
+    ],
+)
 def test_bad_starting_libraries_end_right(name):
     """T5: whatever the library says at first, the weights are those of the target."""
     case = problem("pair")

@@ -14,7 +14,7 @@ MOVES_LITTLE = {("trajectory", "three"), ("trajectory", "rotated")}
 
 
 NUM_DRAWS = 50_000  # one number for all, so that a kernel compiles once for a target
-COSTLY = {"many-well": [], "himmelblau": [], "shells": ["throat"], "three": ["wormhole", "throat"]}
+COSTLY = {"many-well": [], "himmelblau": [], "shells": ["throat"], "three": ["wormhole"]}
 """Targets that take long, and the kernels that are tried on them all the same; the others are among the slow tests."""
 PAIRS = [
     pytest.param(kernel, target, marks=pytest.mark.slow if kernel not in COSTLY.get(target, KERNELS) else ())
@@ -42,7 +42,13 @@ def test_cycle_is_invariant(target):
     assert report.moved > 0.99, str(report)
 
 
-@pytest.mark.parametrize("kernel", [*KERNELS, "cycle"])
+CHARTED = ["local", "wormhole", "independence", "cycle"]
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in CHARTED)) for name in [*KERNELS, "cycle"]],
+)
 def test_wrong_charts_cost_speed_and_never_correctness(kernel):
     case = problem("two-scale")
     chosen = CYCLE if kernel == "cycle" else KERNELS[kernel]
