@@ -86,6 +86,7 @@ def many_short_runs() -> tuple[whmc.Result, float]:
     return result, float(np.mean(np.asarray(components) == 0))
 
 
+@pytest.mark.slow
 def test_tours_are_uncorrelated():
     result, _ = many_short_runs()
     tours = result.tours

@@ -315,6 +315,7 @@ def test_restarts_have_law_q_too():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_run_that_adapts_by_the_residual_energy_ends_with_right_weights():
     """Independence's place in Algorithm 2 is taken by RDMC's jump; one mode is known at first."""
     case = problem("pair")

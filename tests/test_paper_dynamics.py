@@ -266,6 +266,7 @@ def test_field_without_its_jacobian_is_found():
     assert not report.passed, str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel",
     [

@@ -112,6 +112,7 @@ def test_printed_algorithm_one_cannot_see_weights(dim):
     assert gap > 0.25, report.comparisons  # .9 is heading for .5
 
 
+@pytest.mark.slow
 def test_with_wormholes_out_of_reach_it_is_plain_hmc_and_exact():
     """The negative of the control above: without jumps nothing is wrong."""
     kernel = NetworkWormhole(step_size=0.3, num_steps=5, influence=1e-4)
@@ -129,6 +130,7 @@ def test_printed_residual_energies():
     np.testing.assert_allclose([plain, tempered], [-np.log(pi - q + 1.0), -np.log(pi - q ** (1 / 1.2) + 1.0)])
 
 
+@pytest.mark.slow
 def test_algorithm_two_runs_with_kernels_of_the_paper():
     """A missing mode is found at a regeneration while the vector field explores; the weights are right."""
     case = unit_pair(2, (0.7, 0.3), separation=8.0)
