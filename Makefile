@@ -1,20 +1,25 @@
 # make demo   installs whmc into its own virtual environment and runs the demonstration
 # make test   the same, then lint, types and tests (under 15 minutes on two cores)
+# make test-browser   the report in headless Chromium, which has to be installed
 # Another interpreter: make test PYTHON=python3.13
 PYTHON ?= python3
 VENV ?= .venv-$(notdir $(PYTHON))
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow test-browser lint bench clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/whmc demo
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow and not browser"
 
 test-slow: $(VENV)/all.done
 	$(BIN)/pytest -n 2 -m slow
+
+test-browser: $(VENV)/all.done
+	@command -v chromium > /dev/null || { echo "no chromium found: apt-get install chromium" >&2; exit 1; }
+	$(BIN)/pytest tests/browser
 
 lint: $(VENV)/all.done
 	$(BIN)/ruff check .

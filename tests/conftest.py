@@ -3,7 +3,9 @@
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
+import pytest
 from jaxtyping import install_import_hook
 
 # most of the time goes into compiling, and many tests compile the same: workers and subprocesses share what they have
@@ -23,3 +25,19 @@ def pytest_unconfigure(config):
     """The process that made the cache, which is the one that started the workers, takes it away."""
     if OWN_CACHE is not None:
         shutil.rmtree(OWN_CACHE, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the tests of long.txt as slow; a line that names no test is an error."""
+    lines = (Path(__file__).parent / "long.txt").read_text().splitlines()
+    left = {line for line in lines if line and not line.startswith("#")}
+    files = {item.path.name for item in items}
+    for item in items:
+        name = item.nodeid.rsplit("/", 1)[-1]
+        if name in left:
+            left.discard(name)
+            item.add_marker(pytest.mark.slow)
+    # if a whole file was collected, all of its lines are there
+    unknown = [name for name in left if name.split("::")[0] in files and len(items) > 300]
+    if unknown:
+        raise pytest.UsageError(f"long.txt names tests that do not exist: {unknown}")

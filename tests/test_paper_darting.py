@@ -345,7 +345,6 @@ def two_clusters(num: int, seed: int = 0) -> np.ndarray:
 
 
 def test_a_planted_cluster_is_found_and_what_is_covered_is_not():
-    pytest.importorskip("sklearn")
     case = problem("pair")
     draws = two_clusters(300)
     logdensity = np.zeros(len(draws))
@@ -361,7 +360,6 @@ def test_a_planted_cluster_is_found_and_what_is_covered_is_not():
 
 
 def test_a_lookout_looks_less_and_less_often():
-    pytest.importorskip("sklearn")
     library, draws = problem("pair").library.padded(8).drop(1), two_clusters(300)
     lookout = DirichletLookout()
     sizes = [lookout.look(library, draws, np.zeros(len(draws))).size for _ in range(8)]
@@ -392,7 +390,6 @@ def test_slices_of_a_mode_are_put_together_and_modes_are_not():
 
 def test_components_do_not_blur_narrow_modes():
     """Modes a thousand standard deviations apart: the prior is a mode's own covariance, not that of all draws."""
-    pytest.importorskip("sklearn")
     rng = np.random.default_rng(0)
     draws = np.concatenate([0.1 * rng.standard_normal((200, 3)), 100 + 0.1 * rng.standard_normal((200, 3))])
     parts = components(draws, 0.01 * np.eye(3), seed=0)
@@ -408,14 +405,13 @@ def test_scikit_learn_is_asked_for_by_name(monkeypatch):
 def test_both_lookouts_serve_adaptation():
     case = problem("pair")
     library = case.library.padded(8)
-    run = Chains(case.target, library, 0, library.location[:2], Progress(False))
+    run = Chains.start(case.target, library, 0, library.location[:2], Progress(False))
     for lookout in (Lookout(case.target, library, None, 0, 8), DirichletLookout()):
         assert Adaptation(run, arrays(JUMPS["regeneration"]), library, lookout, 0).library is library
 
 
 def test_rdmc_whole_ends_with_right_weights():
     """Modes from parallel HMC chains, Dirichlet process mixtures at regenerations, weights by visits."""
-    pytest.importorskip("sklearn")
     case = gaussian_mixture([0.7, 0.3], [[0, 0], [7, 3]], [np.eye(2), np.diag([2.0, 0.5])], "RDMC's pair")
     library = modes_from_chains(case.target, 12, step_size=0.4, num_steps=5, seed=1)
     distance = np.linalg.norm(case.means[:, None] - library.charts()[0], axis=-1).min(axis=1)
@@ -425,9 +421,11 @@ def test_rdmc_whole_ends_with_right_weights():
     positions = library.location[np.arange(8) % library.size]
     kernel = arrays(whmc.Cycle((whmc.LocalHMC(), RegenerationDartingMC())))
     run = Adaptation(
-        Chains(case.target, library, 5, positions, Progress(False)), kernel, library, DirichletLookout(), 5
+        Chains.start(case.target, library, 5, positions, Progress(False)), kernel, library, DirichletLookout(), 5
     )
-    trace = run.sample(800)
+    for _ in run.sample(800):
+        pass
+    trace = run.trace(800)
     assert run.num_updates > 0 and run.num_regenerations > 100 and np.all(run.version > 0)
     right = np.swapaxes(trace.position[..., 0] > 3.8, 0, 1)
     truth = float(np.mean(case.draw(np.random.default_rng(0), 400_000)[0][:, 0] > 3.8))

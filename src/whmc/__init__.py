@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from whmc.modes.library import ModeLibrary
     from whmc.modes.search import Search
     from whmc.modes.tempered import Tempered
+    from whmc.plain import Damaged
     from whmc.result import Result
     from whmc.run.find import find_modes, search_modes
-    from whmc.run.sampler import sample
+    from whmc.run.load import load
+    from whmc.run.sampler import resume, sample
+    from whmc.run.store import StoreError
     from whmc.target import Target
 
 __version__ = "0.1.0"
@@ -25,6 +28,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ChainState",
     "Cycle",
+    "Damaged",
     "GibbsWormhole",
     "Independence",
     "LocalHMC",
@@ -34,6 +38,7 @@ __all__ = [
     "Result",
     "Search",
     "StepInfo",
+    "StoreError",
     "Target",
     "Tempered",
     "Wormhole",
@@ -41,6 +46,8 @@ __all__ = [
     "blackjax",
     "find_modes",
     "init",
+    "load",
+    "resume",
     "sample",
     "search_modes",
 ]
@@ -48,6 +55,7 @@ __all__ = [
 _HOME = {
     "ChainState": "whmc.kernels.base",
     "Cycle": "whmc.kernels.compose",
+    "Damaged": "whmc.plain",
     "GibbsWormhole": "whmc.kernels.wormhole",
     "Independence": "whmc.kernels.independence",
     "LocalHMC": "whmc.kernels.local",
@@ -57,13 +65,16 @@ _HOME = {
     "Result": "whmc.result",
     "Search": "whmc.modes.search",
     "StepInfo": "whmc.kernels.base",
+    "StoreError": "whmc.run.store",
     "Target": "whmc.target",
     "Tempered": "whmc.modes.tempered",
     "Wormhole": "whmc.kernels.wormhole",
     "WormholeTrajectory": "whmc.kernels.trajectory",
     "blackjax": "whmc.frontends.blackjax",
     "find_modes": "whmc.run.find",
+    "load": "whmc.run.load",
     "init": "whmc.kernels.base",
+    "resume": "whmc.run.sampler",
     "sample": "whmc.run.sampler",
     "search_modes": "whmc.run.find",
 }
@@ -74,7 +85,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'whmc' has no attribute {name!r}")
     home = importlib.import_module(_HOME[name])
-    value = home if _HOME[name].endswith(f".{name}") else getattr(home, name)
+    value = getattr(home, name, home)  # a module stands for itself
     globals()[name] = value
     return value
 

@@ -22,12 +22,23 @@ def require_count(name: str, value: Any, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
+def require_target(target: Any) -> None:
+    """A function is no target."""
+    if not isinstance(target, Target):
+        raise TypeError(f"target must be a whmc.Target, got {type(target).__name__}: wrap it, Target(f, dim=...)")
+
+
 def require_scalar_output(target: Target) -> None:
     """Traces the density once; raises the one error that says what is wrong with its output."""
     position = jax.ShapeDtypeStruct((target.dim,), jnp.float64)
     with jax.enable_x64(True):
         try:
             value = jax.eval_shape(lambda x: target.logdensity(target.unflatten(x)), position)
+        except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+            raise TypeError(
+                "logdensity needs its position as plain numbers, for NumPy, float() or if: write it in jax.numpy, so "
+                "that it can be compiled and differentiated"
+            ) from error
         except Exception as error:
             error.add_note(f"whmc called logdensity with a position of length dim = {target.dim}")
             raise

@@ -13,20 +13,28 @@ from whmc.testing.sensor import sensor_data, sensor_network
 DRAWS = 6000
 
 
-def run_demo(path: Path, *, seed: int = 0, progress: bool | None = None) -> bool:
-    """Searches, samples, prints the tables, draws the picture; true if all agrees with the reference."""
+def run_demo(folder: Path, *, seed: int = 0, progress: bool | None = None) -> bool:
+    """Searches, samples, prints the tables, draws the picture, writes the report; true if all agrees with the
+    reference."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileNotFoundError(f"--out {folder}: {error.strerror}") from error
     began = time.perf_counter()
     result = sample(sensor_network(), seed=seed, draws=DRAWS, progress=progress)
     seconds = time.perf_counter() - began
     data = sensor_data()
     print(_report(result, data, seconds))
+    print(f"\nresult:  {result.save(folder / 'result.nc')}")
     if find_spec("matplotlib") is None:
-        print("\nno picture: matplotlib is not installed, `pip install whmc[plots]`")
+        print("no picture and no report: matplotlib is not installed, pip install 'whmc[plots]'")
     else:
         from whmc.plots import save_sensors
+        from whmc.report import write_report
 
-        save_sensors(path, result, data)
-        print(f"\npicture: {path}")
+        save_sensors(folder / "sensors.png", result, data)
+        print(f"picture: {folder / 'sensors.png'}")
+        print(f"report:  {write_report(result, folder / 'report.html')}")
     minor, _ = minor_mode(result)
     gap = result.log_evidence - data["reference"]["log_evidence_flat_prior"]
     return error_of_mean(result, data) < 0.01 and abs(minor - 0.107) < 0.02 and abs(gap) < 0.1

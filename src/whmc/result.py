@@ -3,23 +3,23 @@
 import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from whmc.estimate import alarms
 from whmc.estimate.alarms import Alarm
 from whmc.estimate.evidence import NOTHING, Evidence, bridge
+from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import Tours
 from whmc.estimate.weights import Flow, Weights, balance, jump_matrix, occupancy, round_trips, with_floor
 from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import chart_squares
 from whmc.modes.search import Search
-from whmc.target import Target
+from whmc.target import Target, by_chain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +69,23 @@ class Timings:
 
 
 @dataclasses.dataclass(frozen=True)
+class ModeDraws:
+    """The draws of one mode, all chains together, and from which chain each is. values: as named and constrained."""
+
+    number: int
+    weight: float
+    weight_se: float
+    location: Float[np.ndarray, " dim"]
+    chain: Int[np.ndarray, " n"]
+    draws: Float[np.ndarray, "n dim"]
+    logdensity: Float[np.ndarray, " n"]
+    values: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.logdensity)
+
+
+@dataclasses.dataclass(frozen=True)
 class Result:
     """Draws and what is known of them.
 
@@ -76,7 +93,8 @@ class Result:
     logdensity, log_mixture: log pi and log q there. steps: for each move of the kernel its StepInfo, arrays (chains,
     draws). library, kernel: as they were at the end. search: what the search for modes saw, where there was one.
     work: log evidence by the throat's work, where q alone was too poor. num_updates: how often the kernel changed at
-    regenerations; num_behind: chains that never regenerated to take the last mode.
+    regenerations; num_behind: chains that never regenerated to take the last mode. num_asked: draws that were asked
+    for, of each chain. settings: what was asked for, and versions. named: constrained values, where these were loaded.
     """
 
     target: Target
@@ -86,7 +104,7 @@ class Result:
     log_mixture: Float[np.ndarray, "chains draws"]
     steps: Mapping[str, StepInfo]
     library: ModeLibrary
-    kernel: AbstractKernel
+    kernel: AbstractKernel | None
     timings: Timings
     num_warmup_gradients: int
     num_failed: int
@@ -95,6 +113,9 @@ class Result:
     work: Evidence | None = None
     num_updates: int = 0
     num_behind: int = 0
+    num_asked: int = 0
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    named: Mapping[str, np.ndarray] | None = None
 
     @cached_property
     def label(self) -> Int[np.ndarray, "chains draws"]:
@@ -174,10 +195,15 @@ class Result:
     @cached_property
     def evidence(self) -> Evidence:
         """log evidence by the method with the smaller error."""
-        found = self._bridge()
+        found = self.evidence_estimates["bridge"]
         if self.work is not None and not self.work.se > found.se:
             return self.work
         return found
+
+    @cached_property
+    def evidence_estimates(self) -> dict[str, Evidence]:
+        """By bridge sampling, and where that was poor by the throat's work."""
+        return {"bridge": self._bridge()} | ({} if self.work is None else {"work": self.work})
 
     def _bridge(self) -> Evidence:
         """Bridge sampling; needs an independence move as the last of the cycle."""
@@ -238,6 +264,7 @@ class Result:
             seen = self.search
             found += alarms.modes_missing(seen.unseen_chance, seen.num_starts, seen.num_capped, seen.library.size)
         found += alarms.chains_behind(self.num_behind, len(self.label))
+        found += alarms.stopped_early(self.label.shape[1], self.num_asked)
         found += alarms.far_draws(self._far_share())
         found += alarms.few_tours(self.tours)
         found += alarms.mixing(self._watched())
@@ -256,17 +283,80 @@ class Result:
     def _far_share(self) -> float:
         """Share of draws far outside the nearest chart, beyond what even heavy tails explain."""
         dim = self.target.dim
-        some = self.draws.reshape(-1, dim)[:: max(1, self.label.size // 2000)]
+        some = self.draws[:, :: max(1, self.label.size // 2000)].reshape(-1, dim)
         return float(np.mean(chart_squares(self.library, some).min(axis=0) > 4 * (dim + 5 * np.sqrt(2 * dim))))
+
+    @cached_property
+    def jumped(self) -> Bool[np.ndarray, "chains draws"]:
+        """Whether a move from one mode to another was accepted in a step."""
+        mode_of = self.library.mode_of
+        changes = [info.accepted & (mode_of[info.label] != mode_of[info.proposed]) for info in self.steps.values()]
+        return np.any(changes, axis=0)
+
+    @cached_property
+    def regenerated(self) -> Bool[np.ndarray, "chains draws"]:
+        """Whether a step was a regeneration."""
+        return np.any([info.regenerated for info in self.steps.values()], axis=0)
 
     def unflatten(self) -> Any:
         """The draws in the shape of the target's template, (chains, draws, ...) each."""
-        with jax.enable_x64(True):
-            tree = jax.vmap(jax.vmap(self.target.unflatten))(jnp.asarray(self.draws))
-            return jax.tree.map(np.asarray, tree)
+        return by_chain(self.target.unflatten, self.draws)
+
+    def constrained(self) -> dict[str, np.ndarray]:
+        """Named values as the model means them, (chains, draws, ...) each: by the target's `constrain`, or its template
+        or names."""
+        return dict(self._values)
+
+    @cached_property
+    def _values(self) -> Mapping[str, np.ndarray]:
+        return self.target.named_values(self.draws) if self.named is None else self.named
+
+    def mode(self, number: int) -> "ModeDraws":
+        """The draws of one mode."""
+        if not 0 <= number < self.library.num_modes:
+            raise IndexError(f"there is no mode {number}: the modes are 0 to {self.library.num_modes - 1}")
+        here = self.label == number
+        return ModeDraws(
+            number=number,
+            weight=float(self.modes.weight[number]),
+            weight_se=float(self.modes.weight_se[number]),
+            location=self.modes.location[number],
+            chain=np.nonzero(here)[0],
+            draws=self.draws[here],
+            logdensity=self.logdensity[here],
+            values={name: rows[here] for name, rows in self.constrained().items()},
+        )
+
+    def to_arviz(self) -> Any:
+        """Posterior, sample_stats and more, for the ArviZ that is installed: a DataTree, or before version 1 an
+        InferenceData."""
+        from whmc.files import to_arviz
+
+        return to_arviz(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes a netCDF file that ArviZ, xarray and `whmc.load` read."""
+        from whmc.files import save
+
+        return save(self, path)
+
+    @property
+    def tuned(self) -> dict[str, float | int | bool]:
+        """The settings of the kernel."""
+        moves = () if self.kernel is None else getattr(self.kernel, "kernels", (self.kernel,))
+        return {
+            f"{name}.{field.name}": np.asarray(getattr(move, field.name)).item()
+            for name, move in zip(self.steps, moves, strict=False)
+            for field in dataclasses.fields(move)
+        }
+
+    @cached_property
+    def parameters(self) -> ParameterTable:
+        """Mean, standard deviation, effective draws and R-hat of every named value."""
+        return ParameterTable.of(self.constrained())
 
     def summary(self) -> str:
-        """Alarms first, then the modes, the evidence, how the moves did, what it cost."""
+        """Alarms first, then the modes, the evidence, the parameters, how the moves did, what it cost."""
         chains, draws, dim = self.draws.shape
         lines = [f"ALARM {alarm}" for alarm in self.alarms]
         size, charts = self.library.num_modes, self.library.size
@@ -275,20 +365,17 @@ class Result:
         lines.append(f"log evidence {self.log_evidence:.3f} ± {self.log_evidence_se:.3f} (by {self.evidence.method})")
         if size > 1:
             lines.append(f"weights by {self.recommended}; round trips {int(self.round_trips.sum())}")
+        lines.append(str(self.parameters))
         if self.search is not None:
             lines.append(str(self.search))
         shown = ", ".join(f"{name} {rate:.2f}" for name, rate in self.acceptance.items())
-        settings = ", ".join(
-            f"{field.name} {np.asarray(getattr(move, field.name)).item():.4g}"
-            for move in getattr(self.kernel, "kernels", (self.kernel,))
-            for field in dataclasses.fields(move)  # type: ignore[arg-type]
-        )
+        settings = ", ".join(f"{name} {value:.4g}" for name, value in self.tuned.items())
         seconds = self.timings
         lines += [
             f"acceptance: {shown}; regenerations: {self.num_regenerations}"
             + (f", kernel updates at them: {self.num_updates}" if self.num_updates else ""),
             f"tuned: {settings}",
-            f"gradients: {self.num_gradients} (warm-up {self.num_warmup_gradients}); "
+            f"gradients: {self.num_gradients}, before that {self.num_warmup_gradients} in warm-up; "
             f"failed evaluations: {self.num_failed}",
             f"seconds: search {seconds.search:.1f}, prepare {seconds.prepare:.1f}, compile {seconds.compile:.1f}, "
             f"warm-up {seconds.warmup:.1f}, sampling {seconds.sampling:.1f}",

@@ -1,7 +1,7 @@
 """Target: what is sampled, a log density on R^D and where to look for it."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -38,6 +38,9 @@ class Target:
         array of points (n, D), or a function `(key, n) -> points`. Not needed where modes are given.
     names: D names, for tables and pictures.
     template: a pytree of arrays; then `logdensity` takes such a pytree, and so do `starts`.
+    constrain: position -> dictionary of named values, as they are meant: what tables and `to_arviz` show.
+    dims, coords: names of the axes of these values and of places along them, as in ArviZ.
+    source: where the command line has the target from, so that it can resume a run.
     """
 
     logdensity: Callable[[Any], Any]
@@ -45,6 +48,10 @@ class Target:
     starts: Any = None
     names: Sequence[str] | None = None
     template: PyTree = None
+    constrain: Callable[[Any], Mapping[str, Any]] | None = None
+    dims: Mapping[str, Sequence[str]] | None = None
+    coords: Mapping[str, Any] | None = None
+    source: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.logdensity):
@@ -105,6 +112,19 @@ class Target:
         like = jax.tree.map(lambda leaf: jnp.zeros(np.shape(leaf), position.dtype), self.template)
         return ravel_pytree(like)[1](position)
 
+    def named_values(self, draws: Float[np.ndarray, "chains draws dim"]) -> dict[str, np.ndarray]:
+        """Draws under their names: by `constrain`, or leaf by leaf of the template, or by `names`."""
+        if self.constrain is not None:
+            constrain = self.constrain
+            return dict(by_chain(lambda position: dict(constrain(self.unflatten(position))), draws))
+        if self.template is not None:
+            leaves = jax.tree_util.tree_leaves_with_path(by_chain(self.unflatten, draws))
+            return {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in leaves}
+        names = [str(name) for name in self.names or ()]
+        if names == list(_names(None, self.dim)):
+            return {"x": draws}
+        return {name: draws[..., n] for n, name in enumerate(names)}
+
     def draw_starts(self, key: Array, num: int) -> Float[Array, "num dim"]:
         """`num` points of the start region."""
         starts = self.starts
@@ -135,6 +155,25 @@ class Target:
         from whmc.check import check_target
 
         return check_target(self, seed, at)
+
+
+AT_ONCE = 4096
+"""Draws that go through a user's function at a time: there may be more than fit into memory twice."""
+
+
+def by_chain(function: Callable[[Any], Any], draws: Float[np.ndarray, "chains draws dim"]) -> Any:
+    """The function of every draw, its arrays (chains, draws, ...) each."""
+    chains, num, dim = draws.shape
+    mapped = jax.jit(jax.vmap(function))
+    with jax.enable_x64(True):
+        rows = [
+            jax.tree.map(np.asarray, mapped(jnp.asarray(np.resize(part, (AT_ONCE, dim)))))
+            for chain in draws
+            for part in np.split(chain, range(AT_ONCE, num, AT_ONCE))
+        ]
+    size = [len(part) for part in np.split(np.empty(num, bool), range(AT_ONCE, num, AT_ONCE))] * chains
+    parts = [jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(rows, size, strict=True)]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves).reshape(chains, num, *leaves[0].shape[1:]), *parts)
 
 
 @dataclasses.dataclass(frozen=True)

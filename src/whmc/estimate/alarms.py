@@ -117,7 +117,7 @@ def modes_missing(unseen_chance: float, num_starts: int, num_capped: int, size: 
                 unseen_chance,
                 f"one more start would find a new mode with chance {unseen_chance:.2g} "
                 f"(Good-Turing, {num_starts} starts)",
-                "Search longer: finder=MultiStart(10_000), or adapt='regeneration'",
+                "Search longer: finder=(MultiStart(10_000), Tempered()), or adapt='regeneration'",
             )
         )
     return alarms
@@ -135,6 +135,14 @@ def chains_behind(num_behind: int, chains: int) -> list[Alarm]:
             "Their draws are exact only for the modes they knew: run again with modes=result.library",
         )
     ]
+
+
+def stopped_early(num: int, asked: int) -> list[Alarm]:
+    """Fewer draws than were asked for."""
+    if num >= asked:
+        return []
+    remedy = "If it has a store, whmc.resume() makes the rest"
+    return [Alarm("stopped early", num / asked, f"{num} of {asked} draws of each chain were made", remedy)]
 
 
 def far_draws(share: float) -> list[Alarm]:
@@ -178,10 +186,9 @@ def mixing(values: Mapping[str, Float[np.ndarray, "chains draws"]]) -> list[Alar
     names = list(moving)
     if not names:
         return []
-    stack = np.stack(list(moving.values()))
-    ess = np.array([array_stats.ess(rows, chain_axis=0, draw_axis=1) for rows in stack])
-    if np.min(ess) < ESS:
-        worst = int(np.argmin(ess))
+    ess = np.array([array_stats.ess(np.asarray(rows), chain_axis=0, draw_axis=1) for rows in moving.values()])
+    if np.nanmin(ess, initial=np.inf) < ESS:
+        worst = int(np.nanargmin(ess))
         alarms.append(
             Alarm(
                 "few effective draws",
@@ -191,7 +198,8 @@ def mixing(values: Mapping[str, Float[np.ndarray, "chains draws"]]) -> list[Alar
             )
         )
     if chains > 1:
-        rhat = np.array([array_stats.rhat(rows, chain_axis=0, draw_axis=1) for rows in stack])
+        with np.errstate(divide="ignore", invalid="ignore"):  # chains that never changed their mode
+            rhat = np.array([array_stats.rhat(np.asarray(rows), chain_axis=0, draw_axis=1) for rows in moving.values()])
         worst = int(np.argmax(np.where(np.isnan(rhat), 0, rhat)))
         if rhat[worst] > RHAT:
             alarms.append(

@@ -31,11 +31,16 @@ def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Flo
 
 def log_components(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, " capacity"]:
     """log(omega_k b(z_k) / |L_k|) for every chart; -inf where a place is unused."""
+    square = squares(library, position)
+    return library.log_weight - library.log_det + log_base(square, library.dim, library.dof)
+
+
+def squares(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, " capacity"]:
+    """|z_k|² in every chart; a number without meaning where a place is unused."""
     shift = position - library.location
     inverse = library.inverse_scale
     z = inverse * shift if library.diagonal else jnp.einsum("kij,kj->ki", inverse, shift)
-    square = jnp.sum(z * z, axis=-1)
-    return library.log_weight - library.log_det + log_base(square, library.dim, library.dof)
+    return jnp.sum(z * z, axis=-1)
 
 
 def log_mixture(components: Float[Array, " capacity"]) -> Float[Array, ""]:

@@ -27,6 +27,12 @@ FEWEST_STARTS = 1024
 ENOUGH = 0.01
 """The search stops when the next start finds a new mode with less than this (Good-Turing) chance."""
 
+LEARNED = (
+    "peaks", "hits", "fair_hits", "num_fair", "flat", "stray", "num_flat_hits", "num_starts", "num_gradients",
+    "discovery",
+)  # fmt: skip
+"""What a hunt has besides its target, in its own words."""
+
 MAX_STARTS = 4096
 MAX_LOOSE = 64
 """Points of flat or unpeaked modes that are followed up by local chains."""
@@ -118,6 +124,15 @@ class Hunt:
         self.discovery = [(int(a), int(b), int(c)) for a, b, c in search.discovery]
         self.discovery.append((self.num_starts, self.num_gradients, len(self.peaks)))
 
+    def state(self) -> dict[str, Any]:
+        """Everything that the hunt has learned, to be stored."""
+        return {name: getattr(self, name) for name in LEARNED} | {"dropped": dict(self.dropped)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name in LEARNED:
+            setattr(self, name, state[name])
+        self.dropped = collections.Counter(state["dropped"])
+
     def run(self, finder: AbstractFinder, key: Array) -> None:
         """Batches of starts until all are used, or the stopping rule is met."""
         taken, batch = 0, 0
@@ -146,7 +161,7 @@ class Hunt:
     def unseen_chance(self) -> float:
         """Good-Turing's chance of something new at the next start; all flat ends count as one basin."""
         hits, num = (self.fair_hits, self.num_fair) if self.num_fair else (self.hits, self.num_starts)
-        basins = np.array([*hits, *([self.num_flat_hits] if self.num_flat_hits else [])])
+        basins = np.array([*hits, *([self.num_flat_hits] if self.num_flat_hits else [])], int)
         return good_turing(basins, num)
 
     def take(self, ends: Ends) -> None:

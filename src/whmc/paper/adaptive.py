@@ -13,9 +13,9 @@ from whmc.paper.problems import Case
 from whmc.paper.samplers import Budget, Pilot, darting_cycle, starts
 from whmc.run.adapt import Adaptation
 from whmc.run.chains import Chains
+from whmc.run.course import Course, Plan
 from whmc.run.progress import Progress
 from whmc.run.rounds import arrays
-from whmc.run.sampler import prepare
 
 FIRST_STARTS = 4
 """Of the optimisers and chains that look for modes beforehand, as in section 5.3."""
@@ -41,11 +41,8 @@ def exact(case: Case, budget: Budget) -> Curve:
     """`whmc.sample(adapt="regeneration")` from four starts."""
 
     def start() -> Adaptation:
-        ready = prepare(
-            case.target, finder=MultiStart(FIRST_STARTS), adapt="regeneration", seed=budget.seed, chains=budget.chains
-        )
-        assert ready.lookout is not None
-        return Adaptation(ready.run, ready.warm.kernel, ready.warm.library, ready.lookout, budget.seed)
+        plan = Plan(adapt="regeneration", seed=budget.seed, chains=budget.chains)
+        return Course(case.target, plan, finder=MultiStart(FIRST_STARTS)).prepare().adapt()
 
     return _rehearsed(start, case, budget, "whmc")
 
@@ -59,7 +56,7 @@ def regeneration_darting(case: Case, budget: Budget, tuned: Pilot) -> Curve:
         )
         library = library.padded(max(16, 2 * library.size))
         kernel = arrays(darting_cycle(case.target, library, tuned))
-        run = Chains(case.target, library, budget.seed, starts(library, budget.chains), Progress(False))
+        run = Chains.start(case.target, library, budget.seed, starts(library, budget.chains), Progress(False))
         return Adaptation(run, kernel, library, DirichletLookout(seed=budget.seed), budget.seed)
 
     return _rehearsed(start, case, budget, "RDMC")
@@ -87,7 +84,7 @@ def _follow(adaptation: Adaptation, case: Case, budget: Budget, method: str, spe
         if not times or elapsed > 1.1 * times[-1] or elapsed >= budget.seconds:
             means = np.array([rows.mean(axis=0) for rows in adaptation.positions()])
             times.append(elapsed)
-            errors.append(np.abs(means - case.mean).sum(axis=1) / np.abs(case.mean).sum())
+            errors.append(case.rem(means))
             sizes.append(adaptation.library.num_modes)
     label = case.label(np.concatenate(adaptation.positions()))
     weights = np.bincount(label, minlength=len(case.weights)) / len(label)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis
 from whmc.kernels.independence import AbstractIndependence
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import pick
+from whmc.modes.mixture import pick, squares
 from whmc.noise import Noise
 from whmc.pytree import pytree
 from whmc.target import Target
@@ -38,9 +38,7 @@ def darting_radius(dim: int, share: float = SHARE) -> float:
 
 def chart_square(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, " capacity"]:
     """|z_k|² in every chart; +inf where a place is unused."""
-    shift, inverse = position - library.location, library.inverse_scale
-    z = inverse * shift if library.diagonal else jnp.einsum("kij,kj->ki", inverse, shift)
-    return jnp.where(jnp.isneginf(library.log_weight), jnp.inf, jnp.sum(z * z, axis=-1))
+    return jnp.where(jnp.isneginf(library.log_weight), jnp.inf, squares(library, position))
 
 
 def regions(library: ModeLibrary, position: Float[Array, " dim"], radius: Float[Array, ""]) -> Bool[Array, " capacity"]:

@@ -14,6 +14,7 @@ from whmc.modes.charts import library_at
 from whmc.modes.library import ModeLibrary, whiten_rows
 from whmc.run.find import search_modes
 from whmc.target import Target
+from whmc.testing.invariance import nearest
 from whmc.testing.sensor import sensor_data, sensor_network
 from whmc.testing.targets import Problem, gaussian_mixture
 
@@ -33,24 +34,26 @@ class Case:
     weights: Float[np.ndarray, " modes"]
     label: Callable[[Float[np.ndarray, "n dim"]], Int[np.ndarray, " n"]]
     whiten: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-    problem: Problem | None = None
+
+    def rem(self, mean: Float[np.ndarray, "*n dim"]) -> Float[np.ndarray, "*n"]:
+        """Relative error of the mean, |mean - truth|_1 / |truth|_1."""
+        return np.asarray(np.abs(mean - self.mean).sum(axis=-1) / np.abs(self.mean).sum())
 
 
 def from_problem(problem: Problem) -> Case:
     """A case with exact truth; a point belongs to the mode whose chart is nearest."""
 
-    def whitened(positions: np.ndarray) -> np.ndarray:
-        rows = zip(problem.means, problem.scales, strict=True)
-        return np.stack([whiten_rows(scale, positions - mean) for mean, scale in rows])
-
     def label(positions: np.ndarray) -> np.ndarray:
-        return np.argmin(np.sum(whitened(positions) ** 2, axis=2), axis=0)
+        return nearest(problem, positions)[0]
 
     def whiten(positions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        return whitened(positions)[labels, np.arange(len(labels))]
+        z = np.empty_like(positions)
+        for k, (mean, scale) in enumerate(zip(problem.means, problem.scales, strict=True)):
+            z[labels == k] = whiten_rows(scale, positions[labels == k] - mean)
+        return z
 
     library = library_at(problem.target, problem.locations)
-    return Case(problem.name, problem.target, library, problem.mean, problem.weights, label, whiten, problem)
+    return Case(problem.name, problem.target, library, problem.mean, problem.weights, label, whiten)
 
 
 def mixture(num_modes: int, dim: int) -> Problem:
@@ -78,7 +81,7 @@ def unit_pair(dim: int, weights: tuple[float, float] = (0.9, 0.1), separation: f
 def welling_teh() -> Case:
     """The posterior of Figure 1 [2mode]: x_i ~ ½ N(theta_1, 2) + ½ N(theta_1 + theta_2, 2), two modes.
 
-    Erratum 5: the printed prior N(theta_d, sigma_d²) has the parameter as its own mean; it is N(0, sigma_d²).
+    Erratum 6: the printed prior N(theta_d, sigma_d²) has the parameter as its own mean; it is N(0, sigma_d²).
     Data simulated for this project, truth by quadrature on a grid; `welling_teh_figure1.json` names its source.
     """
     data: dict[str, Any] = json.loads(files("whmc.paper").joinpath("welling_teh_figure1.json").read_text())

@@ -18,7 +18,7 @@ def residual_energy(
 ) -> Float[Array, ""]:
     """U_r = -log(pi - exp((1/T) log q) + c) [tempresU], with T = 1 the untempered form; NaN where the sum is negative.
 
-    Erratum 6: the first equality printed for the untempered form lacks the minus sign. Erratum 7: pi and q are
+    Erratum 6: the first equality printed for the untempered form lacks the minus sign; and pi and q are
     compared as they stand, so the target has to be normalised, and (q)^{1/T} depends on the units of theta.
     """
     log_known = log_mixture(log_components(library, position)) / temperature

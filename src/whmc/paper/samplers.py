@@ -21,9 +21,9 @@ from whmc.paper.plain import PlainHMC
 from whmc.paper.problems import Case
 from whmc.paper.tally import Tally
 from whmc.run.chains import Chains, infos
+from whmc.run.course import Course, Plan
 from whmc.run.progress import Progress
 from whmc.run.rounds import arrays
-from whmc.run.sampler import prepare
 from whmc.run.tuning import log_ratio_of, tune_step_sizes
 from whmc.target import Numbers, Target
 
@@ -67,7 +67,7 @@ def timed(
 ) -> Tally:
     """Blocks of the kernel until the seconds are over, of which `spent` are gone already."""
     at = starts(library, budget.chains) if positions is None else jnp.asarray(positions)
-    run = Chains(target, library, budget.seed, at, Progress(False))
+    run = Chains.start(target, library, budget.seed, at, Progress(False))
     kernel = arrays(kernel)
     run.compile(kernel, library)
     elapsed = spent
@@ -82,7 +82,7 @@ def timed(
 def pilot(case: Case, budget: Budget) -> Pilot:
     """Step size for an acceptance of .8, and as many steps as a quarter turn of the typical mode takes."""
     library = case.library
-    run = Chains(case.target, library, budget.seed, starts(library, budget.chains), Progress(False))
+    run = Chains.start(case.target, library, budget.seed, starts(library, budget.chains), Progress(False))
     _, scale, _, _ = library.charts()
     width = float(np.sqrt(np.mean(scale**2) * (1 if library.diagonal else library.dim)))
     step_size = np.array([0.5 * width * library.dim**-0.25])
@@ -135,10 +135,9 @@ def printed(case: Case, budget: Budget, tuned: Pilot, *, influence: float = 0.3)
 def exact(case: Case, budget: Budget, tuned: Pilot | None = None) -> Tally:
     """`whmc.sample` with the same modes; its own warm-up counts."""
     del tuned
-    ready = prepare(case.target, modes=case.library, chains=budget.chains, seed=budget.seed)
-    warm, clock = ready.warm, ready.clock
-    tally = Tally(case, "whmc", budget.chains)
-    positions, spent = ready.run.states.position, clock[4] - clock[3]
+    course = Course(case.target, Plan(chains=budget.chains, seed=budget.seed), known=case.library).prepare()
+    warm, tally = course.warm, Tally(case, "whmc", budget.chains)
+    positions, spent = course.run.states.position, course.seconds["warmup"]
     return timed(warm.kernel, case.target, warm.library, tally, budget, positions=positions, spent=spent)
 
 
@@ -155,9 +154,8 @@ METHODS: dict[str, Callable[[Case, Budget, Pilot], Tally]] = {
 }
 
 
-def compare(case: Case, budget: Budget, say: Callable[[str], None] = lambda text: None) -> dict[str, Tally]:
+def compare(case: Case, budget: Budget, tuned: Pilot, say: Callable[[str], None]) -> dict[str, Tally]:
     """All samplers on one case."""
-    tuned = pilot(case, budget)
     found = {}
     for name, method in METHODS.items():
         say(f"{case.name}: {name}")

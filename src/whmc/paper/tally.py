@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from whmc.paper.problems import Case
 
@@ -19,12 +19,11 @@ LAST = 20_000
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """After some seconds: gradients so far, each chain's mean, draws in each true mode."""
+    """After some seconds: gradients so far, and each chain's mean."""
 
     seconds: float
     num_gradients: int
     mean: Float[np.ndarray, "chains dim"]
-    visits: Int[np.ndarray, "chains modes"]
 
 
 class Tally:
@@ -57,7 +56,7 @@ class Tally:
         self.labels.append(label.astype(np.int16))
         self._keep(rows)
         self.num += len(rows)
-        self.points.append(Point(seconds, num_gradients, self.sums / self.num, self.visits.copy()))
+        self.points.append(Point(seconds, num_gradients, self.sums / self.num))
 
     def _keep(self, rows: Float[np.ndarray, "steps chains dim"]) -> None:
         offset = -self.num % self.every
@@ -72,9 +71,8 @@ class Tally:
         return np.swapaxes(np.concatenate(self.kept), 0, 1)
 
     def rem(self, point: Point | None = None) -> Float[np.ndarray, " chains"]:
-        """Relative error of the mean of each chain, |mean - truth|_1 / |truth|_1."""
-        mean = (point or self.points[-1]).mean
-        return np.abs(mean - self.case.mean).sum(axis=1) / np.abs(self.case.mean).sum()
+        """Relative error of the mean of each chain."""
+        return self.case.rem((point or self.points[-1]).mean)
 
     def weights(self) -> Float[np.ndarray, " modes"]:
         """Share of all draws in each true mode."""
@@ -83,16 +81,15 @@ class Tally:
     def row(self) -> dict[str, Any]:
         """One line of a table."""
         rem, last = self.rem(), self.points[-1]
-        pooled = np.abs(last.mean.mean(axis=0) - self.case.mean).sum() / np.abs(self.case.mean).sum()
         # shares of the draws, whatever a method makes of the weights
         variance = float(self.squares.sum() / self.visits.sum()) if self.case.whiten is not None else None
         return {
             "target": self.case.name,
             "method": self.method,
             "rem": float(rem.mean()),
-            "rem_half_interval": float(1.96 * rem.std(ddof=1) / np.sqrt(len(rem))) if len(rem) > 1 else None,
-            "rem_pooled": float(pooled),
-            "total_variation": float(0.5 * np.abs(self.weights() - self.case.weights).sum()),
+            "rem_half_interval": half_interval(rem),
+            "rem_pooled": float(self.case.rem(last.mean.mean(axis=0))),
+            "total_variation": total_variation(self.weights(), self.case.weights),
             "variance_ratio": variance,
             "label_ess_per_draw": self.label_ess(),
             "draws": int(self.num * self.chains),
@@ -110,6 +107,16 @@ class Tally:
         seen = [k for k in range(len(self.case.weights)) if 0 < np.mean(label == k) < 1]
         here = ((label == k).astype(float) for k in seen)
         return float(min(array_stats.ess(rows, chain_axis=0, draw_axis=1, method="mean") for rows in here) / label.size)
+
+
+def half_interval(values: Float[np.ndarray, " chains"]) -> float | None:
+    """Half of the 95 % interval of their mean; one value has none."""
+    return float(1.96 * values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+
+
+def total_variation(first: Float[np.ndarray, " modes"], second: Float[np.ndarray, " modes"]) -> float:
+    """Half of the sum of the differences of two sets of weights."""
+    return float(0.5 * np.abs(first - second).sum())
 
 
 def as_text(rows: list[dict[str, Any]]) -> str:

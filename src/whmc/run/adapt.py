@@ -6,8 +6,9 @@ starts afresh from the new Q. A chain that no update waits for never stops.
 """
 
 import dataclasses
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +28,13 @@ from whmc.run.rounds import moves, with_settings
 from whmc.run.tuning import Charts, fit_charts, log_ratio_of
 from whmc.target import Target
 
+Place = tuple[int, int]
+"""Where a part of a chain's draws was written down, and how many they are."""
+
 TRIES = 256
 """Proposals at a time for a draw from Q by rejection."""
+
+COUNTERS = ("period", "num_updates", "num_regenerations", "num_behind", "next_refit", "patience")
 
 PATIENCE = 20
 """Blocks beyond the draws asked for that a run goes on while a chain still lacks a mode that was found."""
@@ -61,7 +67,10 @@ def require_adaptable(target: Target, kernel: AbstractKernel | None) -> None:
 
 
 class Adaptation:
-    """Sampling with updates at regenerations. `kernel` and `library` are the newest."""
+    """Sampling with updates at regenerations. `kernel` and `library` are the newest.
+
+    keep: is given every part of a chain's draws, to write it down, and tells where; `places` lists those that count.
+    """
 
     def __init__(
         self,
@@ -70,14 +79,17 @@ class Adaptation:
         library: ModeLibrary,
         lookout: Looks,
         seed: int,
+        keep: Callable[[Trace], int] = lambda part: 0,
     ) -> None:
         self.run, self.lookout = run, lookout
         self.versions = [(kernel, library)]
         self.version = np.zeros(run.num, int)
         self.rows: list[list[Trace]] = [[] for _ in range(run.num)]
+        self.places: list[list[Place]] = [[] for _ in range(run.num)]
+        self.keep = keep
         self.key = jax.random.fold_in(jax.random.key(seed), 3)  # others: the chains', the search's, the lookout's
         self.period = self.num_updates = self.num_regenerations = self.num_behind = 0
-        self.next_refit = 2 * run.length
+        self.next_refit, self.patience = 2 * run.length, PATIENCE
 
     @property
     def kernel(self) -> AbstractKernel:
@@ -87,27 +99,24 @@ class Adaptation:
     def library(self) -> ModeLibrary:
         return self.versions[-1][1]
 
-    def sample(self, num_draws: int) -> Trace:
-        """`num_draws` draws of each chain; rows (draws, chains, ...)."""
-        patience = PATIENCE
+    def sample(self, num_draws: int) -> Iterator[int]:
+        """Blocks until every chain has `num_draws` draws that count; yields how many all have after each."""
         while True:
-            missing = num_draws - np.array([sum(map(_length, rows)) for rows in self.rows])
+            missing = num_draws - np.array([_total(rows) for rows in self.rows])
             short = missing > 0
             if not short.any():
                 behind = np.array([self.versions[v][1].size < self.library.size for v in self.version])
-                if not behind.any() or patience == 0:
-                    self.num_behind = int(behind.sum())
-                    break
-                patience -= 1
+                self.num_behind = int(behind.sum())
+                if not behind.any() or self.patience == 0:
+                    return
+                self.patience -= 1
                 short = behind
             self.advance(short, int(np.max(missing, initial=0)) or self.run.length)
-            done = num_draws - max(int(missing.max()), 0)
-            self.run.progress.say("sampling", done, num_draws, f"{self.library.size} charts")
-        chains = [jax.tree.map(lambda *parts: np.concatenate(parts)[:num_draws], *rows) for rows in self.rows]
-        trace = jax.tree.map(lambda *columns: np.stack(columns, axis=1), *chains)
-        # charts have changed on the way: what is reported is seen from the newest
-        label = log_components_of(self.library, trace.position.reshape(-1, self.run.target.dim)).argmax(axis=0)
-        return dataclasses.replace(trace, label=label.reshape(trace.label.shape))
+            yield min(map(_total, self.rows))
+
+    def trace(self, num_draws: int) -> Trace:
+        """The draws that count, at most `num_draws` of each chain, of all as many."""
+        return gather(self.rows, self.library, num_draws)
 
     def advance(self, active: Bool[np.ndarray, " chains"], num_steps: int) -> None:
         """One block of the active chains with the kernels they have; then updates are made, to wait."""
@@ -119,8 +128,8 @@ class Adaptation:
             length = min(num_steps, self.run.length)
             trace, made = self.run.block(kernel, library, length, mine, bool(v < newest))
             flags = regenerated(trace.info)
-            for c in np.flatnonzero(mine):
-                self.rows[c].append(jax.tree.map(lambda part, c=c, n=made[c]: part[:n, c], trace))
+            for c in np.flatnonzero(mine).tolist():
+                self._add(c, jax.tree.map(lambda part, c=c, n=made[c]: part[:n, c], trace))
                 self.num_regenerations += int(flags[: made[c], c].sum())
             if v < newest:
                 stopped = mine & (made > 0) & flags[np.maximum(made - 1, 0), np.arange(self.run.num)]
@@ -131,6 +140,26 @@ class Adaptation:
         if not np.any(self.version < len(self.versions) - 1) and min(map(_total, self.rows)) >= self.next_refit:
             self.next_refit *= 2
             self._update(self._by_visits())
+
+    def state(self) -> dict[str, Any]:
+        """Where the chains and updates are, to be stored beside the draws and the versions."""
+        return {name: getattr(self, name) for name in COUNTERS} | {
+            "version": self.version,
+            "places": [np.array(places, int).reshape(-1, 2) for places in self.places],
+        }
+
+    def restore(
+        self,
+        state: dict[str, Any],
+        versions: list[tuple[AbstractKernel, ModeLibrary]],
+        read: Callable[[slice], Trace],
+    ) -> None:
+        """As it was after a block; `read` gives the draws that were written down."""
+        for name in COUNTERS:
+            setattr(self, name, state[name])
+        self.versions, self.version = versions, state["version"]
+        self.places = [[(int(at), int(num)) for at, num in places] for places in state["places"]]
+        self.rows = [[read(slice(at, at + num)) for at, num in places] for places in self.places]
 
     def positions(self) -> list[Float[np.ndarray, "n dim"]]:
         """The draws so far, of each chain."""
@@ -156,13 +185,20 @@ class Adaptation:
             self.run.states,
         )
         self.run.states = states
-        for c in np.flatnonzero(taken):
+        for c in np.flatnonzero(taken).tolist():
             row = _restarted(self.rows[c][-1], jax.tree.map(lambda part, c=c: part[c], restart.states))
             if library.size > self.versions[self.version[c]][1].size:
-                self.rows[c] = [row]  # draws from before a mode was known say nothing about it
+                self.rows[c], self.places[c] = [], []  # draws from before a mode was known say nothing about it
             else:
-                self.rows[c] = [*self.rows[c][:-1], _all_but_last(self.rows[c][-1]), row]
+                start, num = self.places[c][-1]
+                self.rows[c][-1], self.places[c][-1] = _all_but_last(self.rows[c][-1]), (start, num - 1)
+            self._add(c, row)
             self.version[c] = len(self.versions) - 1
+
+    def _add(self, chain: int, part: Trace) -> None:
+        """More draws of a chain."""
+        self.rows[chain].append(part)
+        self.places[chain].append((self.keep(part), _length(part)))
 
     def _search(self) -> None:
         """One more look; what it finds waits as an update."""
@@ -193,6 +229,16 @@ class Adaptation:
         """Draws of the last block of each chain."""
         last = [rows[-1] for rows in self.rows if rows]
         return np.concatenate([part.position for part in last]), np.concatenate([part.logdensity for part in last])
+
+
+def gather(rows: list[list[Trace]], library: ModeLibrary, num_draws: int) -> Trace:
+    """Parts of each chain as one trace, (draws, chains, ...), of all chains as many draws."""
+    num = min(num_draws, *map(_total, rows))
+    chains = [jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *parts) for parts in rows]
+    trace = jax.tree.map(lambda *columns: np.stack(columns, axis=1), *chains)
+    # charts have changed on the way: what is reported is seen from the newest
+    label = log_components_of(library, trace.position.reshape(-1, library.dim)).argmax(axis=0)
+    return dataclasses.replace(trace, label=label.reshape(trace.label.shape))
 
 
 def _length(part: Trace) -> int:

@@ -1,12 +1,13 @@
 """`find_modes`: finders, polish, and local chains for what has no peak."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from whmc.check import require_count, require_scalar_output
+from whmc.check import require_count, require_scalar_output, require_target
 from whmc.modes.finders import AbstractFinder, MultiStart
 from whmc.modes.library import ModeLibrary
 from whmc.modes.search import Hunt, Search
@@ -50,7 +51,8 @@ def search_modes(
     known: charts that are known beforehand.
     max_modes: charts at most; the heaviest are kept.
     """
-    finders = _finders(finder)
+    require_target(target)
+    finders = require_finders(finder)
     require_count("seed", seed, 0)
     require_count("max_modes", max_modes, 1)
     if target.starts is None:
@@ -69,10 +71,11 @@ def search_modes(
         return hunt.finish()
 
 
-def _finders(finder: AbstractFinder | Sequence[AbstractFinder] | None) -> tuple[AbstractFinder, ...]:
+def require_finders(finder: AbstractFinder | Sequence[AbstractFinder] | None) -> tuple[AbstractFinder, ...]:
+    """The finders to run, one after the other."""
     if finder is None:
         return DEFAULT_FINDERS
-    finders = (finder,) if isinstance(finder, AbstractFinder) else tuple(finder)
+    finders: tuple[Any, ...] = tuple(finder) if isinstance(finder, (list, tuple)) else (finder,)
     for one in finders:
         if not isinstance(one, AbstractFinder):
             raise TypeError(f"finder must be a whmc finder such as MultiStart(64), got {type(one).__name__}")

@@ -1,6 +1,7 @@
 """The search that goes on while chains run: the residual energy from the start region, and descents from draws."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +64,26 @@ class Lookout:
             log_share = peak.log_mass - log_evidence
             library = library.add(peak.location, peak.scale, log_weight=log_share, step_size=step_size)
         return library
+
+    def look_on(
+        self,
+        library: ModeLibrary,
+        position: Float[np.ndarray, "n dim"],
+        logdensity: Float[np.ndarray, " n"],
+        share: float,
+    ) -> ModeLibrary:
+        """Looks until this share of `MAX_STARTS` is used: basins that one start in five hundred finds need as many."""
+        while self.hunt.num_starts < share * MAX_STARTS and library.size < self.max_modes:
+            library = self.look(library, position, logdensity)
+        return library
+
+    def state(self) -> dict[str, Any]:
+        """Where the search is, to be stored."""
+        return {"looks": self.looks, "hunt": self.hunt.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.looks = state["looks"]
+        self.hunt.restore(state["hunt"])
 
     def report(self, library: ModeLibrary) -> Search:
         """The account of all searches, for the library as it is now."""

@@ -90,6 +90,15 @@ class WarmUp:
         self.library = merge_duplicates(self.library)
         self.curvature = Charts.of(self.library)
 
+    @classmethod
+    def restored(
+        cls, kernel: AbstractKernel, library: ModeLibrary, *, fixed: bool, throats: ThroatSearch, curvature: Charts
+    ) -> "WarmUp":
+        """As it was between two rounds."""
+        warm = cls(kernel, library, fixed, throats)
+        warm.library, warm.curvature = library, curvature
+        return warm
+
     def run(
         self, num_steps: int, run_steps: Callable[[AbstractKernel, ModeLibrary, int], Trace], *, split: bool = False
     ) -> None:

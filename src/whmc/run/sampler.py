@@ -1,32 +1,36 @@
-"""`sample`: find the modes, learn their charts in rounds, freeze, sample in blocks."""
+"""`sample` and `resume`: the doors to a run."""
 
+import contextlib
 import dataclasses
-import time
-from collections.abc import Sequence
-from typing import Literal
+import importlib.metadata
+import platform
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-from whmc.check import require_count, require_scalar_output
+import whmc
+from whmc.check import require_count, require_scalar_output, require_target
 from whmc.kernels.base import AbstractKernel
 from whmc.modes.charts import library_at
 from whmc.modes.finders import AbstractFinder
 from whmc.modes.library import ModeLibrary
-from whmc.modes.search import Search
-from whmc.result import Result, Timings
-from whmc.run.adapt import Adaptation, require_adaptable
-from whmc.run.block import Trace
-from whmc.run.chains import Chains, infos
-from whmc.run.find import MAX_MODES, search_modes
-from whmc.run.lookout import Lookout
+from whmc.result import Result
+from whmc.run.adapt import require_adaptable
+from whmc.run.checkpoint import restored
+from whmc.run.course import Course, Plan
+from whmc.run.find import MAX_MODES, require_finders
 from whmc.run.progress import Progress
-from whmc.run.reshape import room_to_split
-from whmc.run.rounds import WarmUp, arrays, default_kernel, moves, round_lengths
+from whmc.run.store import Store, StoreError
 from whmc.run.work import work_evidence
 from whmc.target import Numbers, Target
+
+MOST_WARMUP = 5000
+"""Steps of the warm-up unless asked for: charts do not become better by more, and its draws are kept in memory."""
 
 
 def sample(
@@ -42,7 +46,8 @@ def sample(
     warmup: int | None = None,
     kernel: AbstractKernel | None = None,
     initial: Numbers | None = None,
-    progress: bool | None = None,
+    store: str | Path | None = None,
+    progress: bool | Progress | None = None,
 ) -> Result:
     """Samples a multimodal target with exact wormhole jumps between its modes.
 
@@ -58,128 +63,182 @@ def sample(
     seed: the same seed gives the same draws.
     chains: run side by side; 16 keep the overhead of a step small and give a standard error across chains.
     draws: of each chain, after `warmup` steps in which charts, weights, steps and throat are learned: a tenth of the
-        draws unless given, at least 500. Charts of light and bent modes are learned from many draws, or not at all.
+        draws unless given, from 500 to 5000. Charts of light and bent modes are learned from many draws, or not at all.
     kernel: what to run instead of the default cycle; its own settings are kept, only library and threshold are tuned.
     initial: positions (chains, dim) to start from, instead of the modes in turn.
-    progress: a line on standard error; by default only on a terminal.
+    store: a folder, new or empty: draws are written there as they come, with a checkpoint after every block, and
+        `whmc.resume(store, target)` goes on after a crash. The memory that a run takes does not grow with its draws.
+    progress: a live view on standard error; by default only on a terminal.
+
+    Ctrl-C while sampling returns what exists; pressed twice it aborts.
     """
-    if warmup is None:
-        require_count("draws", draws, 1)
-        warmup = max(500, draws // 10)
-    for name, value, least in (("chains", chains, 1), ("draws", draws, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
+    require_count("draws", draws, 1)
+    warmup = int(np.clip(draws // 10, 500, MOST_WARMUP)) if warmup is None else warmup
+    for name, value, least in (("chains", chains, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
         require_count(name, value, least)
-    if not isinstance(target, Target):
-        raise TypeError(f"target must be a whmc.Target, got {type(target).__name__}: wrap it, Target(f, dim=...)")
+    require_count("max_modes", max_modes, 1)
+    require_target(target)
     if kernel is not None and not isinstance(kernel, AbstractKernel):
         raise TypeError(f"kernel must be a whmc kernel such as LocalHMC(), got {type(kernel).__name__}")
     if adapt not in ("warmup", "regeneration"):
         raise ValueError(f"adapt must be 'warmup' or 'regeneration', got {adapt!r}")
     if adapt == "regeneration":
         require_adaptable(target, kernel)
+    require_finders(finder)
+    plan = Plan(adapt, int(max_modes), int(seed), int(chains), int(draws), int(warmup))
     # float64 here and in all that is called from here; the user's own setting is untouched
     with jax.enable_x64(True):
-        ready = prepare(
-            target,
-            modes=modes,
-            finder=finder,
-            adapt=adapt,
-            max_modes=max_modes,
-            seed=seed,
-            chains=chains,
-            warmup=warmup,
-            kernel=kernel,
-            initial=initial,
-            progress=progress,
-        )
-        run, warm, lookout = ready.run, ready.warm, ready.lookout
-        warm_gradients = run.num_gradients
-        adaptation = None
-        if adapt == "regeneration":
-            assert lookout is not None
-            adaptation = Adaptation(run, warm.kernel, warm.library, lookout, seed)
-            trace = adaptation.sample(draws)
-            warm.kernel, warm.library = adaptation.kernel, adaptation.library
-        else:
-            trace = run.steps("sampling", warm.kernel, warm.library, draws, draws)
-        clock = [*ready.clock, time.perf_counter()]
-        run.progress.close()
-        search = ready.search if lookout is None else lookout.report(warm.library)
-        result = _result(run, warm, trace, Timings(*np.diff(clock)), warm_gradients, seed, search)
-        if adaptation is not None:
-            result = dataclasses.replace(result, num_updates=adaptation.num_updates, num_behind=adaptation.num_behind)
-        return work_evidence(result)
+        require_scalar_output(target)
+        known = None if modes is None else _known(target, modes)
+        at = None if initial is None else _initial(target, initial, chains)
+        if known is None and target.starts is None:
+            raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
+        with _view(progress) as view:
+            course = Course(
+                target,
+                plan,
+                known=known,
+                finder=finder,
+                kernel=kernel,
+                initial=at,
+                progress=view,
+                store=None if store is None else Store.create(store),
+                settings=_settings(target, plan, probed=store is not None),
+            )
+            return _run(course)
 
 
-@dataclasses.dataclass(frozen=True)
-class Ready:
-    """Chains that are warmed up. clock: when search, preparation, compilation and warm-up began, and the end."""
-
-    run: Chains
-    warm: WarmUp
-    lookout: Lookout | None
-    search: Search | None
-    clock: list[float]
-
-
-def prepare(
+def resume(
+    folder: str | Path,
     target: Target,
     *,
-    modes: Numbers | ModeLibrary | None = None,
-    finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
-    adapt: Literal["warmup", "regeneration"] = "warmup",
-    max_modes: int = MAX_MODES,
-    seed: int = 0,
-    chains: int = 16,
-    warmup: int = 500,
+    draws: int | None = None,
     kernel: AbstractKernel | None = None,
-    initial: Numbers | None = None,
-    progress: bool | None = False,
-) -> Ready:
-    """Everything of `sample` up to the first draw that counts; options as there, inside `jax.enable_x64(True)`."""
-    clock = [time.perf_counter()]
-    require_scalar_output(target)
-    line = Progress(progress)
-    library, search = _library(target, modes, finder, seed, max_modes, line)
-    clock.append(time.perf_counter())
-    lengths = round_lengths(warmup)
-    looking = adapt == "regeneration" or Lookout.wanted(search)
-    if looking:  # room for as many charts again: then a new mode is no new compilation
-        library = library.padded(max(16, 1 << (2 * library.size - 1).bit_length()))
-    else:
-        library = library.padded(library.capacity + room_to_split(library))
-    run = Chains(target, library, seed, _positions(target, library, search, chains, initial), line)
-    # a run that goes on looking may find the second mode later: it needs the jump from the start
-    num_modes = max(2, library.size) if looking else library.size
-    warm = WarmUp(arrays(kernel or default_kernel(num_modes)), library, fixed=kernel is not None)
-    clock.append(time.perf_counter())
-    run.compile(warm.kernel, warm.library)
-    clock.append(time.perf_counter())
-    lookout = Lookout(target, warm.library, search, seed, max_modes) if looking else None
-    for n, length in enumerate(lengths):
-        warm.run(length, lambda k, lib, steps: run.steps("warm-up", k, lib, steps, warmup), split=n == len(lengths) - 2)
-        if lookout is not None and n < len(lengths) - 1:  # the last round tunes what is frozen
-            warm.adopt(lookout.look(warm.library, *warm.recent))
-    clock.append(time.perf_counter())
-    return Ready(run, warm, lookout, search, clock)
+    finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
+    progress: bool | Progress | None = None,
+) -> Result:
+    """Goes on with a run that was stored in `folder`, from its last checkpoint: the same draws as without the stop.
+
+    target: the one of the run; code is never stored. It is checked against stored values.
+    draws: of each chain in all, if more are wanted than were asked for.
+    kernel, finder: only where the run was given ones that are not whmc's own.
+    """
+    require_target(target)
+    with jax.enable_x64(True), _view(progress) as view:
+        store = Store.open(folder)
+        settings = store.settings()
+        store.hold()
+        try:
+            state, setup, damage = store.read()
+            for one in damage:
+                warnings.warn(f"{one}; the checkpoint before it was used", stacklevel=2)
+            plan = _continued(Plan(**settings["plan"]), state, draws)
+            require_same(target, settings, state)
+            course = restored(
+                target,
+                plan,
+                state,
+                setup,
+                store=store,
+                kernel=kernel,
+                finder=finder,
+                progress=view,
+                settings=settings,
+            )
+            store.reopen()
+        except BaseException:
+            store.close()
+            raise
+        return _run(course)
 
 
-def _library(
-    target: Target,
-    modes: Numbers | ModeLibrary | None,
-    finder: AbstractFinder | Sequence[AbstractFinder] | None,
-    seed: int,
-    max_modes: int,
-    progress: Progress,
-) -> tuple[ModeLibrary, Search | None]:
-    """The charts to start from, given or found, and the account of the search."""
-    known = None
-    if modes is not None:
-        known = _known(target, modes)
-        if finder is None:
-            return known, None
-    progress.say("search", 0, 1)
-    search = search_modes(target, seed=seed, finder=finder, known=known, max_modes=max_modes)
-    return search.library, search
+def _run(course: Course) -> Result:
+    """The whole course; where it fails, what was stored is named."""
+    store = course.store
+    try:
+        if store is not None and not store.path("settings.json").exists():
+            course.begin()
+            store.write_settings(course.settings)
+        result = work_evidence(course.prepare().sample())
+        course.finish(result)
+        return result
+    except BaseException as error:
+        if store is not None and store.path("settings.json").exists():
+            error.add_note(
+                f"whmc: the run is kept in {str(store.folder)!r} up to its last checkpoint; "
+                f"continue it with whmc.resume({str(store.folder)!r}, target)"
+            )
+        raise
+    finally:
+        if store is not None:
+            store.close()
+
+
+@contextlib.contextmanager
+def _view(progress: bool | Progress | None) -> Iterator[Progress]:
+    view = progress if isinstance(progress, Progress) else Progress(progress)
+    try:
+        yield view
+    finally:
+        view.close()
+
+
+def _continued(plan: Plan, state: dict[str, Any], draws: int | None) -> Plan:
+    """The plan, with as many draws as are wanted now."""
+    wanted = state["draws"] if draws is None else draws
+    require_count("draws", wanted, 1)
+    if wanted < state["num_drawn"]:
+        raise ValueError(f"draws is {wanted}, but the run has {state['num_drawn']} already: ask for more, or none")
+    return dataclasses.replace(plan, draws=int(wanted))
+
+
+PROBES = 4
+"""Points of the start region at which a target is compared with itself."""
+
+
+def _settings(target: Target, plan: Plan, *, probed: bool) -> dict[str, Any]:
+    """What was asked for, of what, with which versions."""
+    packages = ("jax", "jaxlib", "numpy", "scipy", "optimistix")
+    described = {"dim": target.dim, "names": [str(name) for name in target.names or ()]}
+    settings: dict[str, Any] = {
+        "whmc": whmc.__version__,
+        "versions": {"python": platform.python_version()} | {n: importlib.metadata.version(n) for n in packages},
+        "machine": f"{platform.system()} {platform.machine()}",
+        "plan": dataclasses.asdict(plan),
+        "target": described | {"constrained": target.constrain is not None},
+        "source": None if target.source is None else dict(target.source),
+    }
+    if probed and target.starts is not None:
+        points = target.draw_starts(jax.random.key(0), PROBES)
+        values = [str(float(value)) for value in jax.vmap(target)(points)]  # text: JSON has no NaN
+        settings["target"] |= {"points": np.asarray(points).tolist(), "values": values}
+    return settings
+
+
+def require_same(target: Target, settings: dict[str, Any], state: dict[str, Any]) -> None:
+    """The target has the dimension, the names and the values that it had."""
+    was = settings["target"]
+    if target.dim != was["dim"]:
+        raise StoreError(f"the run has dimension {was['dim']}, this target {target.dim}: give the target of the run")
+    names = [str(name) for name in target.names or ()]
+    if names != was["names"]:
+        raise StoreError(f"the run's parameters are {was['names'][:5]}, this target's {names[:5]}: give the run's")
+    if "points" in was:
+        _require_equal(target, np.array(was["points"]), np.array([float(value) for value in was["values"]]))
+    if "states" in state:
+        _require_equal(target, np.asarray(state["states"].position), np.asarray(state["states"].logdensity))
+
+
+def _require_equal(target: Target, points: np.ndarray, values: np.ndarray) -> None:
+    now = np.asarray(jax.vmap(target)(jnp.asarray(points)))
+    # another machine or version may round differently
+    same = np.isclose(now, values, rtol=1e-9, atol=1e-7, equal_nan=True)
+    if not same.all():
+        n = int(np.argmin(same))
+        raise StoreError(
+            f"the target is not the one of the run: at {np.array2string(points[n], threshold=6)} the log density is "
+            f"{now[n]:.10g}, it was {values[n]:.10g}; give the same function and data"
+        )
 
 
 def _known(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:
@@ -192,48 +251,8 @@ def _known(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:
     return modes.rebuilt()  # in float64, whatever it was made in
 
 
-def _positions(
-    target: Target, library: ModeLibrary, search: Search | None, chains: int, initial: Numbers | None
-) -> Array:
-    """Where the chains start: the modes in turn, unless told."""
-    if initial is None:
-        starts = library.location if search is None else jnp.asarray(search.starts)
-        return starts[np.arange(chains) % library.size]
+def _initial(target: Target, initial: Numbers, chains: int) -> np.ndarray:
     positions = np.asarray(target.flatten_all(initial))
     if positions.shape != (chains, target.dim):
         raise ValueError(f"initial has shape {positions.shape}: give ({chains}, {target.dim}), a row for each chain")
-    return jnp.asarray(positions)
-
-
-def _result(
-    run: Chains,
-    warm: WarmUp,
-    trace: Trace,
-    timings: Timings,
-    warm_gradients: int,
-    seed: int,
-    search: Search | None,
-) -> Result:
-    def by_chain(rows: np.ndarray) -> np.ndarray:
-        return np.swapaxes(rows, 0, 1)
-
-    names = [type(move).__name__ for move in moves(warm.kernel)]
-    steps = {
-        name if names.count(name) == 1 else f"{name}[{n}]": jax.tree.map(by_chain, info)
-        for n, (name, info) in enumerate(zip(names, infos(trace.info), strict=True))
-    }
-    return Result(
-        target=run.target,
-        draws=by_chain(trace.position),
-        chart=by_chain(trace.label),
-        logdensity=by_chain(trace.logdensity),
-        log_mixture=by_chain(trace.log_mixture),
-        steps=steps,
-        library=warm.library,
-        kernel=warm.kernel,
-        timings=timings,
-        num_warmup_gradients=warm_gradients,
-        num_failed=run.num_failed,
-        seed=int(seed),
-        search=search,
-    )
+    return positions

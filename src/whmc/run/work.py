@@ -35,7 +35,7 @@ LEAST_THROAT = 32
 def work_evidence(result: Result) -> Result:
     """The result with the evidence by work, if the bridge's is not good enough."""
     # NaN, which is no bridge at all, is not good either
-    if result.evidence.method == "none" or result.evidence.se <= GOOD:
+    if result.kernel is None or result.evidence.method == "none" or result.evidence.se <= GOOD:
         return result
     wormholes = [move for move in moves(result.kernel) if isinstance(move, Wormhole)]
     throat = max([LEAST_THROAT, *(2 * int(move.throat) for move in wormholes)])

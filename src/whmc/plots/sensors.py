@@ -1,25 +1,15 @@
-"""Pictures of a result. Needs matplotlib: `pip install whmc[plots]`."""
+"""The picture of the demonstration."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from whmc.plots.modes import weights_of_modes
+from whmc.plots.style import looks
+
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from whmc.result import ModeTable, Result
-
-
-def weights_of_modes(axes: "Axes", table: "ModeTable", colours: list[str]) -> None:
-    """Weights with two standard errors, heaviest first."""
-    order = np.argsort(-table.weight, kind="stable")[: len(colours)]
-    places = np.arange(len(order))
-    axes.bar(places, table.weight[order], color=colours)
-    axes.errorbar(places, table.weight[order], 2 * table.weight_se[order], fmt="none", ecolor="0.2", capsize=3)
-    axes.set_xticks(places, [str(k) for k in order])
-    axes.set_xlabel("mode")
-    axes.set_ylabel("weight ± 2 standard errors")
+    from whmc.result import Result
 
 
 def save_sensors(path: Path, result: "Result", data: dict[str, Any]) -> None:
@@ -28,14 +18,11 @@ def save_sensors(path: Path, result: "Result", data: dict[str, Any]) -> None:
 
     figure = Figure(figsize=(12, 6), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.3, 1))
-    table = result.modes
-    order = np.argsort(-table.weight, kind="stable")[:8]
-    colours = [f"C{n}" for n in range(len(order))]
     every = max(1, result.label.size // 4000)
     draws, label = result.draws.reshape(-1, 16)[::every], result.label.ravel()[::every]
-    for mode, colour in reversed(list(zip(order, colours, strict=True))):  # the lighter ones first, below
-        places = draws[label == mode].reshape(-1, 2)
-        left.scatter(*places.T, s=3, color=colour, alpha=0.35, linewidths=0, rasterized=True, label=f"mode {mode}")
+    for look in reversed(looks(result.modes.weight)):  # the lighter ones first, below
+        places = draws[label == look.mode].reshape(-1, 2)
+        left.scatter(*places.T, s=3, color=look.colour, alpha=0.35, linewidths=0, rasterized=True, label=look.name)
     anchors = np.array(list(data["known"].values()))
     truth = np.array(list(data["true_locations"].values()))
     left.scatter(*anchors.T, marker="s", s=60, color="black", label="anchors", zorder=3)
@@ -51,6 +38,6 @@ def save_sensors(path: Path, result: "Result", data: dict[str, Any]) -> None:
         if handle is not None:
             handle.set_alpha(1)
             handle.set_sizes([30])
-    weights_of_modes(right, table, colours)
+    weights_of_modes(right, result)
     right.set_title(f"log evidence {result.log_evidence:.3f} ± {result.log_evidence_se:.3f}", fontsize=10)
     figure.savefig(path, dpi=120)

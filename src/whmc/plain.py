@@ -1,0 +1,136 @@
+"""Objects as JSON and arrays, and back: what stores and files hold. Code is never stored, and never run on reading.
+
+A dataclass becomes its name and its fields, an array a reference into a table of arrays. Only the classes listed here
+are ever made again.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import io
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SCHEMA = 1
+MAGIC = b"whmc"
+
+CLASSES = {
+    "ChainState": "whmc.kernels.base",
+    "StepInfo": "whmc.kernels.base",
+    "Cycle": "whmc.kernels.compose",
+    "Independence": "whmc.kernels.independence",
+    "LocalHMC": "whmc.kernels.local",
+    "WormholeTrajectory": "whmc.kernels.trajectory",
+    "GibbsWormhole": "whmc.kernels.wormhole",
+    "Wormhole": "whmc.kernels.wormhole",
+    "MultiStart": "whmc.modes.finders",
+    "Residual": "whmc.modes.finders",
+    "ModeLibrary": "whmc.modes.library",
+    "Peak": "whmc.modes.polish",
+    "Search": "whmc.modes.search",
+    "Tempered": "whmc.modes.tempered",
+    "Evidence": "whmc.estimate.evidence",
+    "Timings": "whmc.result",
+    "Charts": "whmc.run.tuning",
+    "ThroatSearch": "whmc.run.throat",
+}
+
+
+class NotPlain(TypeError):
+    """An object that only its owner's code can make."""
+
+
+class Damaged(ValueError):
+    """Bytes that are not what was written."""
+
+
+def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The value as JSON; its arrays are added to `arrays`."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (np.ndarray, jax.Array, np.generic)):
+        name = str(len(arrays))
+        arrays[name] = np.asarray(value)
+        return {"jax" if isinstance(value, jax.Array) else "numpy": name}
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, (list, tuple)):
+        return {type(value).__name__: [encode(item, arrays) for item in value]}
+    if isinstance(value, Mapping):
+        pairs = [[encode(key, arrays), encode(item, arrays)] for key, item in value.items()]
+        return {"dict": pairs}
+    name = type(value).__name__
+    if CLASSES.get(name) == type(value).__module__:
+        fields = {field.name: encode(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
+        return {"class": name, "fields": fields}
+    raise NotPlain(f"{type(value).__module__}.{name} cannot be stored: it is not one of whmc's own")
+
+
+def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """What `encode` was given."""
+    if not isinstance(value, dict):
+        return value
+    if "class" in value:
+        if value["class"] not in CLASSES:
+            raise NotPlain(f"{value['class']!r} is not one of the classes that may be read")
+        kind = getattr(importlib.import_module(CLASSES[value["class"]]), value["class"])
+        if set(value["fields"]) != {field.name for field in dataclasses.fields(kind)}:
+            raise NotPlain(f"{value['class']} has other fields in this version of whmc")
+        # not through __init__: states of many chains have an axis more than one state
+        made = object.__new__(kind)
+        for name, item in value["fields"].items():
+            object.__setattr__(made, name, decode(item, arrays))
+        return made
+    ((kind, inner),) = value.items()
+    match kind:
+        case "jax":
+            return jnp.asarray(arrays[inner])
+        case "numpy":
+            return arrays[inner][()] if arrays[inner].ndim == 0 else arrays[inner]
+        case "float":
+            return float(inner)
+        case "list":
+            return [decode(item, arrays) for item in inner]
+        case "tuple":
+            return tuple(decode(item, arrays) for item in inner)
+        case "dict":
+            return {decode(key, arrays): decode(item, arrays) for key, item in inner}
+    raise NotPlain(f"{kind!r} is not a kind of value that may be read")
+
+
+def pack(tree: dict[str, Any]) -> bytes:
+    """Magic, schema and SHA-256, then the arrays as .npz, of which one holds the JSON."""
+    arrays: dict[str, np.ndarray] = {}
+    text = json.dumps(encode(tree, arrays))
+    file = io.BytesIO()
+    np.savez(
+        file, allow_pickle=False, tree=np.frombuffer(text.encode(), np.uint8), **{f"a{n}": a for n, a in arrays.items()}
+    )
+    content = file.getvalue()
+    return b"%s %d %s\n" % (MAGIC, SCHEMA, hashlib.sha256(content).hexdigest().encode()) + content
+
+
+def unpack(content: bytes) -> dict[str, Any]:
+    """What `pack` was given; nothing is read before the checksum agrees."""
+    head, _, body = content.partition(b"\n")
+    parts = head.split(b" ")
+    if len(parts) != 3 or parts[0] != MAGIC:
+        raise Damaged("not a file of whmc, or damaged")
+    if hashlib.sha256(body).hexdigest().encode() != parts[2]:
+        raise Damaged("the checksum does not agree: truncated or damaged")
+    if parts[1] != b"%d" % SCHEMA:
+        raise Damaged(f"schema {parts[1].decode(errors='replace')}, this whmc reads {SCHEMA}")
+    try:
+        with np.load(io.BytesIO(body), allow_pickle=False) as file:
+            arrays = {name.removeprefix("a"): file[name] for name in file.files if name != "tree"}
+            return decode(json.loads(file["tree"].tobytes()), arrays)
+    except (ValueError, KeyError, TypeError, NotPlain) as error:
+        raise Damaged(f"cannot be read: {error}") from error

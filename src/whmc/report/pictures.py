@@ -1,0 +1,133 @@
+"""The report's pictures: what each shows in words, and its file as text."""
+
+import base64
+import dataclasses
+import io
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from whmc import plots
+from whmc.plots.chains import CHAINS
+from whmc.plots.effort import searched
+from whmc.report import words
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from whmc.result import Result
+
+LARGEST = 700_000
+"""Bytes of an SVG file above which a PNG takes its place."""
+
+DPI = 150
+
+SMALL = (4.8, 3.5)
+"""Inches: letters stay readable on a phone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """One picture. alternative: its main figures, for those who do not see it. size: inches."""
+
+    title: str
+    caption: str
+    alternative: str
+    size: tuple[float, float]
+    draw: Callable[["Figure"], None]
+    wide: bool = False
+
+
+def on_axes(draw: Callable[[Any, "Result"], None], result: "Result") -> Callable[["Figure"], None]:
+    """A picture that takes one pair of axes."""
+    return lambda figure: draw(figure.subplots(), result)
+
+
+def pictures_of(result: "Result") -> Iterator[Picture]:
+    """Every picture that the result has something for, in an order that fills a page of three columns too."""
+    if result.library.num_modes > 1:
+        yield from _of_modes(result)
+    yield Picture(
+        "Evidence", "log evidence of the whole and of each mode, with two standard errors.",
+        words.of_evidence(result), SMALL, on_axes(plots.evidences, result),
+    )  # fmt: skip
+    yield _pairs(result)
+    yield Picture(
+        "Energies", "Energy of the draws of each mode, all rows scaled to one height; the highest 0.5 % are left out.",
+        words.of_energies(result), SMALL, on_axes(plots.energies, result),
+    )  # fmt: skip
+    yield Picture(
+        "Step sizes", "Step size of the local moves in each chart, in units of the chart's scale.",
+        words.of_steps(result), SMALL, on_axes(plots.step_sizes, result),
+    )  # fmt: skip
+    if searched(result):
+        yield Picture(
+            "Discovery", "Modes that the search had found, against what it had spent.",
+            words.of_discovery(result), SMALL, on_axes(plots.discovery, result),
+        )  # fmt: skip
+
+
+def _of_modes(result: "Result") -> Iterator[Picture]:
+    """Those that say nothing about one mode alone."""
+    yield Picture(
+        "Weights of the modes", "Bars: weights, heaviest first. Whiskers: two standard errors.",
+        words.of_weights(result), SMALL, on_axes(plots.weights_of_modes, result),
+    )  # fmt: skip
+    yield Picture(
+        "Wormhole network",
+        "The modes in the two directions that part them most. Area of a disc: weight. Width of a line: accepted jumps. "
+        "At the axes, which start from the mean: share of the spread between modes.",
+        words.of_network(result), SMALL, on_axes(plots.network, result),
+    )  # fmt: skip
+    yield Picture(
+        "Jumps between modes", "Accepted jumps from a mode (row) to another (column), all moves and chains.",
+        words.of_jumps(result), SMALL, on_axes(plots.jumps, result),
+    )  # fmt: skip
+    yield _traces(result)
+    yield Picture(
+        "Running weights",
+        "Share of each mode among the draws so far. Lines that have become level say that the weights have settled.",
+        words.of_running(result), SMALL, on_axes(plots.running_weights, result),
+    )  # fmt: skip
+
+
+def _traces(result: "Result") -> Picture:
+    shown, chains = min(len(result.label), CHAINS), len(result.label)
+    return Picture(
+        "Mode of each draw, chain by chain",
+        "A lane for each chain; in a lane a line for each mode, heaviest on top. A long stretch on one line is a chain "
+        "that stays; chains that look alike mix." + ("" if shown == chains else f" The first {shown} of {chains}."),
+        words.of_traces(result), (9.6, 1.3 + 0.29 * shown), on_axes(plots.label_traces, result), wide=True,
+    )  # fmt: skip
+
+
+def _pairs(result: "Result") -> Picture:
+    telling = plots.Telling.of(result)
+    size = len(telling.names)
+    several = "Some of the draws by mode, in the parameters with the largest share of variance between modes."
+    alone = "Some of the draws" + (f", in the first {size} parameters." if size < len(result.parameters) else ".")
+    return Picture(
+        "Parameters that tell the modes apart" if result.library.num_modes > 1 else "Parameters",
+        several if result.library.num_modes > 1 else alone,
+        words.of_pairs(result, telling), (1.9 * size, 1.7 * size) if size > 2 else ((5.8, 4.6) if size == 2 else SMALL),
+        lambda figure: plots.pairs(figure, result, telling), wide=size > 2,
+    )  # fmt: skip
+
+
+def address(picture: Picture) -> tuple[str, int, int]:
+    """The picture as a `data:` address, SVG if that is small and PNG else; its width and height in CSS pixels."""
+    from matplotlib.figure import Figure
+
+    width, height = (round(96 * side) for side in picture.size)
+    figure = Figure(figsize=picture.size, layout="constrained", dpi=DPI)
+    picture.draw(figure)
+    content, kind = _file(figure, "svg"), "svg+xml"
+    if len(content) > LARGEST:
+        content, kind = _file(figure, "png"), "png"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}", width, height
+
+
+def _file(figure: "Figure", kind: str) -> bytes:
+    file = io.BytesIO()
+    # without the date, so that the same result gives the same file
+    figure.savefig(file, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return file.getvalue()

@@ -1,0 +1,162 @@
+"""The report's tables and lists, as HTML. Every text that may come from a user goes through `escape`."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whmc.plots.pairs import Telling
+from whmc.plots.style import looks
+from whmc.report.words import number
+
+if TYPE_CHECKING:
+    from whmc.result import Result
+
+FIRST = 20
+"""Rows that are always open; the others can be opened."""
+
+MOST = 1000
+"""Rows of a table at most: a page with more is slow to open."""
+
+
+def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "") -> str:
+    """A table that scrolls by itself where the page is narrow. The cells are HTML; the first of a row names it."""
+    lines = [
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">',
+        f'<table class="{kind}">',
+    ]
+    lines.append(f"<caption>{escape(caption)}</caption>")
+    lines.append("<thead><tr>" + "".join(f'<th scope="col">{cell}</th>' for cell in head) + "</tr></thead>\n<tbody>")
+    for first, *cells in rows:
+        lines.append(f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    return "\n".join([*lines, "</tbody>", "</table>", "</div>"])
+
+
+def long_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], what: str, whole: str) -> str:
+    """The first rows, then those that can be opened, then how many are left out and where they are."""
+    parts = [table(caption, head, rows[:FIRST])]
+    more = rows[FIRST:MOST]
+    if more:
+        parts += [
+            f"<details><summary>{len(more)} more {what}</summary>",
+            table(f"{caption} (continued)", head, more),
+            "</details>",
+        ]
+    if len(rows) > MOST:
+        parts.append(f'<p class="note">And {len(rows) - MOST} more: {escape(whole)}.</p>')
+    return "\n".join(parts)
+
+
+def beside(*parts: str) -> str:
+    """Tables beside one another where the page is wide enough."""
+    return "\n".join(['<div class="tables">', *(f"<div>{part}</div>" for part in parts), "</div>"])
+
+
+def alarms(result: "Result") -> str:
+    """What not to trust, or that nothing was noticed."""
+    found = result.alarms
+    if not found:
+        calm = '<h2 id="alarms-heading">No alarms</h2>\n<p class="calm">'
+        return f"{calm}Every check passed; nothing was noticed that speaks against this result.</p>"
+    lines = [f'<h2 id="alarms-heading">{len(found)} alarm{"s" if len(found) > 1 else ""}</h2>', '<ul class="alarms">']
+    for alarm in found:
+        lines += [
+            f'<li><h3>{escape(alarm.name)} <span class="figure">({number(alarm.figure, ".3g")})</span></h3>',
+            f"<p>{escape(alarm.message)}.</p>",
+            f"<p><strong>Remedy:</strong> {escape(alarm.remedy)}</p></li>",
+        ]
+    return "\n".join([*lines, "</ul>"])
+
+
+def facts(pairs: Mapping[str, str]) -> str:
+    """Numbers that one wants to see first."""
+    rows = [f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs.items()]
+    return "\n".join(['<dl class="facts">', *rows, "</dl>"])
+
+
+def _name(result: "Result", mode: int) -> str:
+    """A mode's number, with its colour where it has one."""
+    colour = {look.mode: look.colour for look in looks(result.modes.weight)}.get(mode)
+    swatch = f'<span class="swatch" style="background:{colour}" aria-hidden="true"></span>' if colour else ""
+    return f"{swatch}{mode}"
+
+
+def modes(result: "Result") -> str:
+    """A row for each mode, heaviest first."""
+    found = result.modes
+    rows = []
+    for k in np.argsort(-found.weight, kind="stable")[: MOST + 1]:
+        rows.append(
+            [
+                _name(result, int(k)),
+                f"{found.weight[k]:.4f}",
+                number(float(found.weight_se[k]), ".4f"),
+                number(float(found.log_evidence[k]), ".3f"),
+                number(float(found.log_evidence_se[k]), ".3f"),
+                *(str(counts[k]) for counts in (found.visits, found.jumps_in, found.jumps_out, found.num_charts)),
+            ]
+        )
+    head = ["mode", "weight", "±", "log evidence", "±", "visits", "jumps in", "jumps out", "charts"]
+    caption = f"Modes, heaviest first; weights by {result.recommended}, ± one standard error"
+    return long_table(caption, head, rows, "modes", "result.modes")
+
+
+def where(result: "Result", telling: Telling) -> str:
+    """Where the heaviest modes are, in the parameters that tell them apart."""
+    rows = []
+    for look in looks(result.modes.weight):
+        here = telling.values[telling.label == look.mode]
+        if len(here):
+            cells = zip(here.mean(axis=0), here.std(axis=0), strict=True)
+            rows.append([_name(result, look.mode), *(with_spread(mean, sd) for mean, sd in cells)])
+    caption = "Where the modes are: mean ± standard deviation of the parameters that tell them apart most"
+    return table(caption, ["mode", *(escape(name) for name in telling.names)], rows)
+
+
+def with_spread(mean: float, sd: float) -> str:
+    """Mean ± standard deviation, with no more digits than the deviation gives sense to."""
+    if not (np.isfinite(mean) and 1e-6 < sd < 1e6):
+        return f"{number(mean)} ± {number(sd, '.2g')}"
+    digits = max(0, 1 - int(np.floor(np.log10(sd))))
+    return f"{number(mean, f'.{digits}f')} ± {number(sd, f'.{digits}f')}"
+
+
+def parameters(result: "Result") -> str:
+    """Every named value."""
+    found = result.parameters
+    rows = [
+        [
+            escape(found.name[n]),
+            number(found.mean[n], "#.4g"),
+            number(found.sd[n], "#.4g"),
+            number(found.ess[n], ".0f"),
+            number(found.rhat[n], ".3f"),
+        ]
+        for n in range(len(found))
+    ]
+    head = ["parameter", "mean", "standard deviation", "effective draws", "R-hat"]
+    return long_table("Parameters over all modes", head, rows, "parameters", "result.parameters")
+
+
+def plain(caption: str, values: Mapping[str, Any]) -> str:
+    """Names and values."""
+    rows = [[escape(str(name)), escape(_short(value))] for name, value in values.items()]
+    return table(caption, ["name", "value"], rows, "words")
+
+
+def flattened(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested settings as one list, `plan.draws` and so on."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flattened(value, f"{before}{name}.")
+        else:
+            flat[f"{before}{name}"] = value
+    return flat
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 300 else f"{text[:299]}…"

@@ -1,0 +1,68 @@
+"""`load`: a result from a file or from a run's folder."""
+
+import dataclasses
+import warnings
+from pathlib import Path
+
+import jax
+
+from whmc.files import forgotten, load_file
+from whmc.kernels.base import AbstractKernel
+from whmc.result import Result, Timings
+from whmc.run.adapt import gather
+from whmc.run.course import Plan, make_result
+from whmc.run.record import Record
+from whmc.run.sampler import require_same
+from whmc.run.store import Store, StoreError
+from whmc.target import Target
+
+
+def load(path: str | Path, target: Target | None = None) -> Result:
+    """A result that was saved, or what exists of a run in a folder, finished or not, running or not.
+
+    target: only for what needs its code, such as constrained values of a run's folder.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: give a file of result.save(), or a run's folder")
+    if path.is_file():
+        return load_file(path, target)
+    store = Store.open(path)
+    settings = store.settings()
+    with jax.enable_x64(True):
+        state, setup, damage = store.read()
+        for one in damage:
+            warnings.warn(f"{one}; the checkpoint before it was used", stacklevel=2)
+        if target is not None:
+            require_same(target, settings, state)
+        elif settings["target"]["constrained"]:
+            warnings.warn("values are unconstrained: give load(..., target=) for those of the model", stacklevel=2)
+        plan = dataclasses.replace(Plan(**settings["plan"]), draws=state["draws"])
+        if setup["record"] is None:
+            raise StoreError(f"{path} has no draws yet, it came as far as its {setup['stage']}: whmc.resume() goes on")
+        record = Record(*setup["record"])
+        rows, kernel, library = store.rows(record.dtype), setup["kernel"], setup["library"]
+        adaptation = state.get("adaptation")
+        if adaptation is None:
+            trace = record.trace(rows.reshape(-1, plan.chains)[: plan.draws])
+        else:
+            kernel, library = setup["versions"][-1]
+            parts = [[record.trace(rows[at : at + num]) for at, num in places] for places in adaptation["places"]]
+            trace = gather(parts, library, plan.draws)
+        counts = {name: adaptation[name] for name in ("num_updates", "num_behind")} if adaptation else {}
+        return make_result(
+            target or forgotten({**settings["target"], "source": settings["source"]}),
+            kernel if isinstance(kernel, AbstractKernel) else None,
+            library,
+            trace,
+            moves=setup["moves"],
+            seed=plan.seed,
+            num_asked=plan.draws,
+            timings=Timings(**state["seconds"]),
+            num_warmup_gradients=state["warm_gradients"],
+            num_failed=state["num_failed"],
+            search=setup["report"],
+            work=state["work"],
+            settings=settings,
+            **counts,
+        )

@@ -1,0 +1,62 @@
+"""The record of one step of one chain, as bytes of fixed length: draws on disk are arrays of these."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from whmc.kernels.base import StepInfo
+from whmc.run.block import Trace
+
+INFO = {
+    "label": "<i4",
+    "proposed": "<i4",
+    "log_ratio": "<f8",
+    "accepted": "?",
+    "regenerated": "?",
+    "num_gradients": "<i4",
+    "num_failed": "<i4",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """`num_moves`: of a cycle; nought for a kernel that is none, whose info is no tuple."""
+
+    dim: int
+    num_moves: int
+
+    @classmethod
+    def of(cls, trace: Trace) -> "Record":
+        return cls(trace.position.shape[-1], len(trace.info) if isinstance(trace.info, tuple) else 0)
+
+    @property
+    def dtype(self) -> np.dtype:
+        fields: list[Any] = [("position", "<f8", (self.dim,)), ("logdensity", "<f8"), ("log_mixture", "<f8")]
+        fields.append(("label", "<i4"))
+        for move in range(self.num_moves or 1):
+            fields += [(f"{move}.{name}", kind) for name, kind in INFO.items()]
+        return np.dtype(fields)
+
+    def rows(self, trace: Trace) -> np.ndarray:
+        """The trace as records, (steps, chains) or (steps,) as it is."""
+        rows = np.empty(trace.logdensity.shape, self.dtype)
+        for name in ("position", "logdensity", "log_mixture", "label"):
+            rows[name] = getattr(trace, name)
+        for move, info in enumerate(trace.info if self.num_moves else (trace.info,)):
+            for name in INFO:
+                rows[f"{move}.{name}"] = getattr(info, name)
+        return rows
+
+    def trace(self, rows: np.ndarray) -> Trace:
+        """The records as a trace; its arrays are views."""
+        infos = tuple(
+            StepInfo(**{name: rows[f"{move}.{name}"] for name in INFO}) for move in range(self.num_moves or 1)
+        )
+        return Trace(
+            rows["position"],
+            rows["logdensity"],
+            rows["log_mixture"],
+            rows["label"],
+            infos if self.num_moves else infos[0],
+        )

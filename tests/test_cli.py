@@ -1,0 +1,197 @@
+"""The command line: whole runs, and wrong input, each with one line that names the value and the remedy."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import whmc
+from whmc.cli import main
+from whmc.sources import parse_starts
+
+MODEL = """
+import jax.numpy as jnp
+import whmc
+
+def logp(x):
+    return jnp.logaddexp(-0.5 * jnp.sum((x - 3) ** 2), -0.5 * jnp.sum((x + 3) ** 2) - 1)
+
+def constrain(x):
+    return {"scale": jnp.exp(x[0]), "place": x[1]}
+
+target = whmc.Target(logp, dim=2, starts=(-6.0, 6.0), constrain=constrain)
+shifted = whmc.Target(lambda x: logp(x) + 1, dim=2, starts=(-6.0, 6.0), constrain=constrain)
+nowhere = whmc.Target(logp, dim=2)
+number = 3
+
+def vector(x):
+    return x
+
+def broken(x):
+    return {}["no such key"]
+
+def nan(x):
+    return jnp.sum(x) * jnp.nan
+
+def numpy_only(x):
+    import numpy as np
+    return float(np.sum(x))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model, a run of it by the command line, and things that are none."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "model.py").write_text(MODEL)
+    (folder / "syntax.py").write_text("def f(:\n")
+    (folder / "raises.py").write_text("import whmc\n1 / 0\n")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "full").mkdir()
+    (folder / "full" / "notes.txt").write_text("mine")
+    code = main(["sample", f"{folder}/model.py:target", "--out", f"{folder}/run", *SMALL])
+    assert code == 0
+    return folder
+
+
+SMALL = ["--draws", "200", "--warmup", "60", "--chains", "4", "--quiet"]
+
+WRONG = [
+    (["sample", "model.py"], "write FILE.py:NAME"),
+    (["sample", ":target"], "write FILE.py:NAME"),
+    (["sample", "{}/none.py:target"], "there is no file"),
+    (["sample", "{}/model.py:nothing"], "has no 'nothing': it has"),
+    (["sample", "{}/model.py:number"], "is a int: name a whmc.Target"),
+    (["sample", "{}/syntax.py:f"], "cannot be loaded: invalid syntax, line 1"),
+    (["sample", "{}/raises.py:f"], "ZeroDivisionError: division by zero, raises.py line 2"),
+    (["sample", "{}/model.py:logp", "--starts=-1:1"], "say how many numbers it takes, --dim"),
+    (["sample", "{}/model.py:logp", "--dim", "2"], "--starts=LOW:HIGH"),
+    (["modes", "{}/model.py:logp", "--dim", "2", "--starts=1"], "write LOW:HIGH"),
+    (["modes", "{}/model.py:logp", "--dim", "2", "--starts=a:b"], "write LOW:HIGH"),
+    (["modes", "{}/model.py:logp", "--dim", "2", "--starts=1:-1"], "finite box with low < high"),
+    (["modes", "{}/model.py:logp", "--dim", "2", "--starts=1,2,3:4"], "give scalars or 2 values each"),
+    (["modes", "{}/model.py:logp", "--dim", "0", "--starts=-1:1"], "--dim must be at least 1, got 0"),
+    (["modes", "{}/model.py:target", "--dim", "2"], "a Target already: leave --dim and --starts out"),
+    (["modes", "{}/model.py:nowhere"], "nowhere to start a search"),
+    (["modes", "{}/model.py:target", "--max-modes", "0"], "--max-modes must be at least 1, got 0"),
+    (["modes", "{}/model.py:vector", "--dim", "2", "--starts=-1:1"], "must return a scalar"),
+    (["modes", "{}/model.py:broken", "--dim", "2", "--starts=-1:1"], "no such key"),
+    (["modes", "{}/model.py:nan", "--dim", "2", "--starts=-1:1"], "no mode was found"),
+    (["modes", "{}/model.py:numpy_only", "--dim", "2", "--starts=-1:1"], "write it in jax.numpy"),
+    (["sample", "{}/model.py:target", "--draws", "0"], "--draws must be at least 1, got 0"),
+    (["sample", "{}/model.py:target", "--chains", "-2"], "--chains must be at least 1, got -2"),
+    (["sample", "{}/model.py:target", "--warmup", "-1"], "--warmup must be at least 0, got -1"),
+    (["sample", "{}/model.py:target", "--seed", "-1"], "--seed must be at least 0, got -1"),
+    (["sample", "{}/model.py:target", "--out", "{}/run"], "holds a run: continue it"),
+    (["sample", "{}/model.py:target", "--out", "{}/full"], "not empty: choose another"),
+    (["sample", "{}/model.py:target", "--out", "{}/notes.txt"], "is a file: give a folder"),
+    (["sample", "{}/model.py:target", "--out", "{}/notes.txt/run"], "cannot be made: Not a directory"),
+    (["resume", "{}/nothing"], "is no run of whmc"),
+    (["resume", "{}/full"], "is no run of whmc"),
+    (["resume", "{}/run", "--draws", "10"], "the run has 200 already"),
+    (["resume", "{}/run", "{}/model.py:shifted"], "the target is not the one of the run"),
+    (["resume", "{}/run", "{}/gone.py:target"], "there is no file"),
+    (["report", "{}/nothing"], "does not exist"),
+    (["report", "{}/full"], "is no run of whmc"),
+    (["report", "{}/notes.txt"], "no result of whmc, or damaged"),
+    (["report", "{}/run", "--out", "{}/no/such/report.html"], "no folder"),
+    (["check", "{}/none.py:target"], "there is no file"),
+    (["paper", "fig1", "--chains", "1"], "--chains must be at least 2, got 1"),
+    (["paper", "fig1", "--seconds", "0"], "--seconds must be positive, got 0"),
+    (["paper", "fig1", "--out", "{}/notes.txt"], "File exists"),
+    (["demo", "--out", "{}/notes.txt"], "File exists"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), WRONG, ids=[str(n) for n in range(len(WRONG))])
+def test_wrong_input_is_one_line_and_nothing_is_lost(folder, capsys, arguments, says):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main([text.replace("{}", str(folder)) for text in arguments]) in (1, 2)
+    printed = capsys.readouterr()
+    lines = printed.err.strip().splitlines()
+    assert says in lines[0] and lines[0].startswith("whmc: "), printed.err
+    assert len(lines) <= 2 and "Traceback" not in printed.err and not printed.out
+    lost = [path for path, content in before.items() if path.suffix != ".pyc" and path.read_bytes() != content]
+    assert not lost, lost
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["fly"], ["sample"], ["paper", "fig9"], ["sample", "x.py:y", "--draws", "many"], ["demo", "--fast"]],
+)
+def test_wrong_words_are_told_by_the_parser(capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2 and "usage: whmc" in capsys.readouterr().err
+
+
+def test_a_run_its_result_and_its_report(folder, capsys):
+    assert (folder / "run" / "report.html").read_text().startswith("<!doctype html>")
+    assert main(["resume", f"{folder}/run", "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["modes"]) == 2 and set(found["parameters"]) == {"scale", "place"}
+    # the lighter mode has e^-1 of the heavier one's density, and the same shape
+    share = 1 / (1 + np.exp(-1))
+    weight, error = found["modes"][0]["weight"], found["modes"][0]["weight_se"]
+    assert abs(max(weight, 1 - weight) - share) < 5 * error
+    assert main(["report", f"{folder}/run", "--out", f"{folder}/again.html"]) == 0
+    assert "scale" in (folder / "again.html").read_text()
+    capsys.readouterr()
+
+
+def test_resume_makes_more_draws_of_the_same_chains(folder, capsys):
+    before = np.array(whmc.load(folder / "run", whmc.Target(*_target(folder))).draws)
+    assert main(["resume", f"{folder}/run", "--draws", "300", "--quiet"]) == 0
+    assert "4 chains x 300 draws" in capsys.readouterr().out
+    after = whmc.load(folder / "run", whmc.Target(*_target(folder)))
+    assert np.array_equal(after.draws[:, :200], before)
+
+
+def _target(folder):
+    """The model's own function, in the order of Target's fields."""
+    space: dict = {}
+    exec((folder / "model.py").read_text(), space)
+    return space["logp"], 2, (-6.0, 6.0)
+
+
+def test_check_and_modes(folder, capsys):
+    assert main(["check", f"{folder}/model.py:target"]) == 0
+    assert "✓" in capsys.readouterr().out
+    assert main(["check", f"{folder}/model.py:nan", "--dim", "2", "--starts=-1:1"]) == 2
+    assert "✗" in capsys.readouterr().out
+    assert main(["modes", f"{folder}/model.py:logp", "--dim", "2", "--starts=-6,-6:6,6", "--json"]) == 0
+    modes = json.loads(capsys.readouterr().out)["modes"]
+    np.testing.assert_allclose(sorted(mode["location"][0] for mode in modes), [-3, 3], atol=1e-4)
+
+
+def test_alarms_end_with_three_if_asked(folder, capsys, tmp_path):
+    few = ["--draws", "20", "--warmup", "20", "--chains", "2", "--quiet"]
+    assert main(["sample", f"{folder}/model.py:target", "--out", f"{tmp_path}/run", *few, "--strict"]) == 3
+    assert "ALARM" in capsys.readouterr().out
+
+
+def test_starts_of_the_command_line():
+    low, high = parse_starts("-5,0:5,1")
+    assert low.tolist() == [-5, 0] and high.tolist() == [5, 1]
+    assert parse_starts("-5:5") == (-5.0, 5.0)
+
+
+def in_a_process(*arguments):
+    return subprocess.run([sys.executable, "-m", "whmc.cli", *arguments], capture_output=True, text=True)
+
+
+def test_completion_and_version():
+    assert "whmc" in in_a_process("--print-completion", "bash").stdout
+    assert whmc.__version__ in in_a_process("--version").stdout
+    bad = in_a_process("--print-completion", "none")
+    assert bad.returncode == 2 and "choose one of bash" in bad.stderr
+
+
+def test_compiled_code_is_kept_unless_told(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main(["check", f"{folder}/model.py:target", "--no-cache"]) == 0
+    assert not list(Path(tmp_path).iterdir())

@@ -1,0 +1,100 @@
+"""The documentation says what the code does: names of alarms and fields, links, code that runs."""
+
+import ast
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from whmc.estimate.parameters import ParameterTable
+from whmc.kernels.base import StepInfo
+from whmc.result import ModeTable, Timings
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
+GLOSSARY = (DOCS / "reading-a-result.md").read_text()
+
+
+def alarm_names():
+    """The first argument of every Alarm(...) in the source."""
+    tree = ast.parse((ROOT / "src/whmc/estimate/alarms.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [ast.literal_eval(call.args[0]) for call in calls if getattr(call.func, "id", None) == "Alarm"]
+
+
+def sections(page):
+    """The text below each heading, code left out."""
+    text = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    parts = re.split(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_every_alarm_has_its_entry():
+    names, entries = alarm_names(), sections(GLOSSARY)
+    assert len(names) >= 14
+    assert [name for name in names if name not in entries] == []
+    for name in names:
+        assert all(word in entries[name] for word in ("*Raised*", "*Means*", "*Remedy*")), name
+
+
+def test_no_alarm_is_explained_that_cannot_be_raised():
+    after = GLOSSARY[GLOSSARY.index("\n## Alarms") :]
+    assert set(re.findall(r"^### (.*)$", after, flags=re.MULTILINE)) == set(alarm_names())
+
+
+@pytest.mark.parametrize("kind", [StepInfo, ModeTable, ParameterTable, Timings], ids=lambda kind: kind.__name__)
+def test_every_field_is_explained(kind):
+    fields = [field.name for field in dataclasses.fields(kind)]
+    assert fields
+    assert [name for name in fields if f"`{name}`" not in GLOSSARY] == []
+
+
+def anchor(heading):
+    """As GitHub makes it: lower case, no punctuation, hyphens for spaces."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, place = link.partition("#")
+        there = page.parent / name if name else page
+        assert there.exists(), f"{page.name}: {link}"
+        if place:
+            assert place in map(anchor, sections(there.read_text())), f"{page.name}: {link}"
+
+
+def test_every_page_is_linked_from_the_readme():
+    text = (ROOT / "README.md").read_text()
+    assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name})" not in text] == []
+
+
+def test_the_quickstart_runs_as_a_newcomer_would_run_it(tmp_path):
+    text = (DOCS / "quickstart.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert len(blocks) == 5
+    checks = """
+assert abs(result.modes.weight[0] - 0.9) < 5 * result.modes.weight_se[0] + 1e-4 and result.alarms == ()
+assert abs(result.log_evidence - 1.8379) < 5 * result.log_evidence_se + 1e-3
+assert (lighter.draws[:, 0] > 5).all() and abs(lighter.draws[:, 0].mean() - 10) < 0.2
+assert sorted(second.constrained()) == ["place", "scale"] and (second.constrained()["scale"] > 0).all()
+assert list(tree.children) == ["posterior", "sample_stats", "unconstrained_posterior", "modes"]
+assert again.summary() == result.summary()
+assert so_far.draws.shape == (16, 2000, 2) and (more.draws[:, :2000] == so_far.draws).all()
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(blocks) + checks],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    printed = text.split("```\n16 chains")[1].split("\n")[1]  # the head of the table is as it is shown
+    assert printed in done.stdout

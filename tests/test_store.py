@@ -1,0 +1,390 @@
+"""Stores: stopped anywhere, a run goes on as if it had not been; damage is refused or repaired; nothing is lost."""
+
+import errno
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import whmc
+from whmc.plain import Damaged, NotPlain, decode, encode, pack, unpack
+from whmc.pytree import pytree
+from whmc.run.interrupt import Interrupt
+from whmc.run.store import Store, StoreError
+
+
+def logdensity(x):
+    near, far = -0.5 * jnp.sum((x - 3) ** 2), -jnp.sum((x + 3) ** 2)
+    return jnp.logaddexp(near + jnp.log(0.7), far + jnp.log(0.3))
+
+
+def make_target(**changes):
+    return whmc.Target(**{"logdensity": logdensity, "dim": 2, "starts": (-6.0, 6.0)} | changes)
+
+
+TARGET = make_target()
+SETTINGS = {"seed": 3, "chains": 4, "draws": 250, "warmup": 60, "finder": whmc.MultiStart(64)}
+
+
+def same(first, second):
+    """All that a run leaves behind, bit by bit."""
+    assert np.array_equal(first.draws, second.draws)
+    assert np.array_equal(first.chart, second.chart)
+    ours, theirs = jax.tree.leaves(dict(first.steps)), jax.tree.leaves(dict(second.steps))
+    assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert np.array_equal(first.library.location, second.library.location)
+    assert np.array_equal(first.log_evidence, second.log_evidence, equal_nan=True)
+    assert first.num_failed == second.num_failed and first.num_warmup_gradients == second.num_warmup_gradients
+    return True
+
+
+@pytest.fixture(scope="module", params=["warmup", "regeneration"])
+def adapt(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(adapt):
+    return whmc.sample(TARGET, adapt=adapt, **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def stored(adapt, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stored") / "run"
+    whmc.sample(TARGET, adapt=adapt, store=folder, **SETTINGS)
+    return folder
+
+
+def test_a_stored_run_is_the_run(whole, stored):
+    loaded = whmc.load(stored)
+    assert same(loaded, whole)
+    assert isinstance(loaded.draws.base, np.memmap) or whole.num_updates  # draws are on the disk until asked for
+    assert same(whmc.resume(stored, TARGET), whole)
+    assert loaded.settings["plan"]["seed"] == 3 and "jax" in loaded.settings["versions"]
+
+
+class Killed(BaseException):
+    """As good as SIGKILL for the files: nothing after it is written."""
+
+
+@pytest.fixture
+def killer(monkeypatch):
+    """Kills at the n-th of all syncs, renames and truncations, before or after it is done."""
+
+    def arm(nth, *, after):
+        count = itertools.count(1)
+
+        def wrapped(real):
+            def call(*arguments):
+                now = next(count) == nth
+                if now and not after:
+                    raise Killed
+                found = real(*arguments)
+                if now:
+                    raise Killed
+                return found
+
+            return call
+
+        for name in ("fsync", "replace"):
+            monkeypatch.setattr(os, name, wrapped(REAL[name]))
+        return count
+
+    yield arm
+    monkeypatch.undo()
+
+
+REAL = {"fsync": os.fsync, "replace": os.replace}
+
+
+def num_operations(adapt, folder, killer):
+    count = killer(10**9, after=False)
+    whmc.sample(TARGET, adapt=adapt, store=folder, **SETTINGS)
+    return next(count) - 1
+
+
+def test_killed_at_any_file_operation_it_goes_on_to_the_same_draws(adapt, whole, killer, tmp_path):
+    """Every third operation of a whole run, before or after it in turn."""
+    total = num_operations(adapt, tmp_path / "count", killer)
+    assert total > 40
+    for nth in range(1, total + 1, 3):
+        folder = tmp_path / f"{nth}"
+        killer(nth, after=nth % 2 == 0)
+        with pytest.raises(Killed):
+            whmc.sample(TARGET, adapt=adapt, store=folder, **SETTINGS)
+        killer(10**9, after=False)
+        if (folder / "settings.json").exists():
+            assert same(whmc.resume(folder, TARGET), whole), nth
+        else:  # killed before it was a run: started again in the same folder
+            assert same(whmc.sample(TARGET, adapt=adapt, store=folder, **SETTINGS), whole), nth
+        shutil.rmtree(folder)
+
+
+def test_more_draws_continue_the_chains(adapt, stored, tmp_path):
+    folder = shutil.copytree(stored, tmp_path / "more")
+    more = whmc.resume(folder, TARGET, draws=400)
+    assert more.draws.shape == (4, 400, 2)
+    assert np.array_equal(more.draws[:, :250], whmc.load(stored).draws)
+    if adapt == "warmup":
+        assert same(more, whmc.sample(TARGET, **{**SETTINGS, "draws": 400}))
+    with pytest.raises(ValueError, match="draws is 100, but the run has"):
+        whmc.resume(folder, TARGET, draws=100)
+
+
+def damage(path, rng):
+    """A bit turned over, or the end cut off."""
+    content = bytearray(path.read_bytes())
+    if rng.random() < 0.5:
+        content = content[: rng.integers(len(content))]
+    else:
+        content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+    path.write_bytes(content)
+
+
+def outcome(folder, whole, *, resumed):
+    """Whether the store could be used, and the error if not; draws that are given are right."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that an older checkpoint was used
+        try:
+            loaded = whmc.load(folder)
+        except StoreError as error:
+            return False, str(error)
+        assert np.array_equal(loaded.draws, whole.draws[:, : loaded.draws.shape[1]])
+        if resumed:
+            assert same(whmc.resume(folder, TARGET), whole)
+    return True, ""
+
+
+def test_200_damaged_files_are_refused_or_repaired(stored, whole, tmp_path):
+    """Refused with one clear error, or repaired from the checkpoint before: then resuming ends in the same draws."""
+    rng = np.random.default_rng(0)
+    names = sorted(path.name for path in stored.iterdir() if path.name != "lock")
+    assert len(names) >= 5
+    refused = repaired = 0
+    for trial in range(200):
+        folder = shutil.copytree(stored, tmp_path / "damaged")
+        before = (folder / names[trial % len(names)]).read_bytes()
+        damage(folder / names[trial % len(names)], rng)
+        kept, message = outcome(folder, whole, resumed=trial < 40)
+        repaired, refused = repaired + kept, refused + (not kept)
+        if not kept:
+            assert str(folder) in message and len(message) < 600, message
+            assert (folder / names[trial % len(names)]).read_bytes() != before
+        shutil.rmtree(folder)
+    assert refused > 20 and repaired > 20
+
+
+def test_a_warning_names_what_was_damaged(stored, tmp_path):
+    folder = shutil.copytree(stored, tmp_path / "run")
+    (folder / "checkpoint.whmc").write_bytes(b"whmc 1 nothing")
+    with pytest.warns(UserWarning, match=r"checkpoint.whmc: .* the checkpoint before it was used"):
+        whmc.resume(folder, TARGET)
+    whmc.resume(folder, TARGET)  # mended
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"logdensity": lambda x: logdensity(x) - 0.001}, "the log density is"),
+        ({"logdensity": lambda x: logdensity(x.astype(jnp.float32)).astype(float)}, "the log density is"),
+        ({"dim": 3}, "dimension 2"),
+        ({"names": ("a", "b")}, "parameters are"),
+    ],
+)
+def test_a_changed_target_is_refused(stored, changes, text):
+    with pytest.raises(StoreError, match=text):
+        whmc.resume(stored, make_target(**changes))
+
+
+def test_what_cannot_be_opened_says_why(stored, tmp_path):
+    with pytest.raises(StoreError, match="holds a run: continue it with"):
+        whmc.sample(TARGET, store=stored)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match="not empty: choose another"):
+        whmc.sample(TARGET, store=tmp_path)
+    with pytest.raises(StoreError, match="is a file: give a folder"):
+        whmc.sample(TARGET, store=tmp_path / "notes.txt")
+    with pytest.raises(StoreError, match="no run of whmc"):
+        whmc.resume(tmp_path, TARGET)
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        whmc.load(tmp_path / "nowhere")
+    with pytest.raises(Damaged, match="no result of whmc"):
+        whmc.load(tmp_path / "notes.txt")
+
+
+def test_a_store_in_use_is_left_alone(stored):
+    holder = Store.open(stored)
+    holder.hold()
+    try:
+        with pytest.raises(StoreError, match="in use by another process"):
+            whmc.resume(stored, TARGET)
+    finally:
+        holder.close()
+    whmc.resume(stored, TARGET)
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(monkeypatch, tmp_path, adapt, whole):
+    """Every append after the first fails half way, as it does when the disk is full."""
+    real, calls = Store.append, itertools.count()
+
+    def append(store, rows):
+        if next(calls) < 1:
+            return real(store, rows)
+        store.draws.write(rows.tobytes()[: rows.nbytes // 2])
+        store.draws.flush()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Store, "append", append)
+    with pytest.raises(OSError, match="No space left") as failure:
+        whmc.sample(TARGET, adapt=adapt, store=tmp_path / "run", **SETTINGS)
+    assert any("whmc.resume(" in note for note in failure.value.__notes__)
+    monkeypatch.undo()
+    assert same(whmc.resume(tmp_path / "run", TARGET), whole)
+
+
+class Trouble(Exception):
+    """A user's own."""
+
+
+def test_a_function_that_raises_keeps_the_last_checkpoint(tmp_path):
+    """A callback that fails after a while; without the trouble the run goes on."""
+    state = {"calls": 0, "most": 10**9}
+
+    def value(x):
+        state["calls"] += 1
+        if state["calls"] > state["most"]:
+            raise Trouble("the simulator stopped")
+        return -0.5 * np.sum(np.square(x), axis=-1)
+
+    @jax.custom_vjp
+    def black_box(x):
+        return jax.pure_callback(value, jax.ShapeDtypeStruct((), x.dtype), x, vmap_method="expand_dims")
+
+    black_box.defvjp(lambda x: (black_box(x), x), lambda x, g: (-g * x,))
+    target = whmc.Target(black_box, dim=2, starts=(-1.0, 1.0))
+    library = whmc.ModeLibrary.from_charts(np.zeros((1, 2)), np.eye(2)[None])
+    settings = {"modes": library, "seed": 0, "chains": 4, "draws": 350, "warmup": 30}
+    whole = whmc.sample(target, **settings)
+    state["most"] = state["calls"] + (state["calls"] * 2) // 3
+    with pytest.raises(Exception, match="the simulator stopped") as failure:
+        whmc.sample(target, store=tmp_path / "run", **settings)
+    assert any("whmc.resume(" in note for note in failure.value.__notes__)
+    state["most"] = 10**9
+    assert 0 < whmc.load(tmp_path / "run").draws.shape[1] < 350
+    assert same(whmc.resume(tmp_path / "run", target), whole)
+
+
+def test_ctrl_c_returns_what_exists_and_the_run_goes_on(tmp_path, adapt, monkeypatch):
+    """The interrupt comes after the second block, whatever the machine does meanwhile."""
+    real = Store.checkpoint
+    blocks = itertools.count()
+
+    def checkpoint(store, tree):
+        real(store, tree)
+        if (tree["num_drawn"] or "adaptation" in tree) and next(blocks) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Store, "checkpoint", checkpoint)
+    settings = {**SETTINGS, "draws": 900}
+    part = whmc.sample(TARGET, adapt=adapt, store=tmp_path / "run", **settings)
+    assert 0 < part.draws.shape[1] < 900
+    assert "stopped early" in [alarm.name for alarm in part.alarms]
+    monkeypatch.undo()
+    assert same(whmc.resume(tmp_path / "run", TARGET), whmc.sample(TARGET, adapt=adapt, **settings))
+
+
+def interrupted_twice():
+    with Interrupt() as interrupt:
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt.asked
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_twice_aborts():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_twice()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytree
+class Mine(whmc.LocalHMC):
+    """A kernel that is not one of whmc's."""
+
+
+def test_a_kernel_of_ones_own_is_asked_for_again(tmp_path):
+    settings = {**SETTINGS, "kernel": Mine(num_steps=3)}
+    whmc.sample(TARGET, store=tmp_path / "run", **settings)
+    assert whmc.load(tmp_path / "run").kernel is None
+    with pytest.raises(StoreError, match="kernel of its own, Mine: give it again"):
+        whmc.resume(tmp_path / "run", TARGET, draws=300)
+    more = whmc.resume(tmp_path / "run", TARGET, draws=300, kernel=settings["kernel"])
+    assert same(more, whmc.sample(TARGET, **{**settings, "draws": 300}))
+
+
+def test_plain_values_come_back_as_they_were():
+    tree = {"a": [1, 2.5, np.inf, (True, None, "text")], "b": np.arange(3), "c": {"d": jnp.ones(2)}, 4: "key"}
+    again = unpack(pack(tree))
+    assert again["a"] == tree["a"] and again[4] == "key" and np.array_equal(again["b"], tree["b"])
+    assert isinstance(again["c"]["d"], jax.Array) and np.isnan(unpack(pack({"x": np.nan}))["x"])
+
+
+def test_code_is_never_stored_nor_run():
+    with pytest.raises(NotPlain, match="cannot be stored"):
+        encode(logdensity, {})
+    with pytest.raises(NotPlain, match="may be read"):
+        decode({"class": "Popen", "fields": {"args": "true"}}, {})
+    with pytest.raises(NotPlain, match="may be read"):
+        decode({"object": "anything"}, {})
+    array = np.array([print], dtype=object)
+    with pytest.raises(ValueError, match="Object arrays"):
+        pack({"x": array})
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {here!r})
+from pathlib import Path
+import jax
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+import whmc
+from test_store import SETTINGS, TARGET
+folder = Path(sys.argv[1])
+settings = {{**SETTINGS, "draws": 4000, "adapt": sys.argv[2]}}
+if (folder / "settings.json").exists():
+    whmc.resume(folder, TARGET)
+else:
+    whmc.sample(TARGET, store=folder, **settings)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["warmup", "regeneration"])
+def test_sigkill_at_random_moments(tmp_path, mode):
+    """Ten trials each: a process is killed up to three times wherever it is, and then left to end."""
+    code = textwrap.dedent(KILLED.format(here=os.path.dirname(__file__)))
+    arguments = [sys.executable, "-c", code]
+    began = time.monotonic()
+    subprocess.run([*arguments, str(tmp_path / "whole"), mode], check=True)
+    lasts = time.monotonic() - began
+    whole = whmc.load(tmp_path / "whole")
+    rng = np.random.default_rng(7)
+    for trial in range(10):
+        folder = tmp_path / f"run{trial}"
+        for _ in range(3):
+            process = subprocess.Popen([*arguments, str(folder), mode])
+            time.sleep(rng.uniform(0.2, 1.0) * lasts)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        subprocess.run([*arguments, str(folder), mode], check=True)
+        assert same(whmc.load(folder), whole), trial
