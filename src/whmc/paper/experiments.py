@@ -177,7 +177,7 @@ def fig7(settings: Settings) -> str:
         settings.say(f"{case.name}: whmc")
         curves.append(adaptive.exact(case, settings.budget))
         figures.errors_in_time(axes, {curve.method: (curve.seconds, curve.rem) for curve in curves})
-        axes.set_title(f"D = {dim}: " + ", ".join(f"{c.method} {int(c.num_modes[-1])} modes" for c in curves))
+        axes.set_title(f"D = {dim}, modes found: " + ", ".join(f"{c.method} {int(c.num_modes[-1])}" for c in curves))
         rows += [_adaptive_row(case, curve) for curve in curves]
     figures.save(figure, settings.out / "fig7.png")
     return settings.write("fig7", rows, {})

@@ -58,7 +58,8 @@ def errors_in_time(axes: "Axes", curves: Mapping[str, tuple[np.ndarray, np.ndarr
     for name, (seconds, rem) in curves.items():
         middle = rem.mean(axis=1)
         half = 1.96 * rem.std(axis=1, ddof=1) / np.sqrt(rem.shape[1]) if rem.shape[1] > 1 else 0 * middle
-        axes.plot(seconds, middle, color=COLOURS[name], label=name)
+        # a curve of one point would not be seen
+        axes.plot(seconds, middle, "o-" if len(seconds) < 3 else "-", color=COLOURS[name], label=name)
         axes.fill_between(seconds, np.maximum(middle - half, 1e-12), middle + half, color=COLOURS[name], alpha=0.2)
     axes.set(xscale="log", yscale="log", xlabel="seconds", ylabel="relative error of the mean")
     axes.tick_params(axis="x", which="minor", labelbottom=False)  # over less than a decade they would overlap

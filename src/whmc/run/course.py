@@ -91,10 +91,10 @@ class Course:
             with self._timed("warmup"):
                 self._warm_up(lengths)
             self.round += 1
-            self._save()
+            self.save()
         if self.stage == "warm-up":
             self.stage, self.warm_gradients = "sampling", self.run.num_gradients
-            self._save()
+            self.save()
         return self
 
     def _search(self) -> None:
@@ -124,7 +124,7 @@ class Course:
             if looking:
                 self.lookout = self.watch(self.warm.library)
         self.stage = "warm-up"
-        self._save()
+        self.save()
 
     def _positions(self, library: ModeLibrary) -> Array:
         """Where the chains start: the modes in turn, unless told."""
@@ -173,10 +173,10 @@ class Course:
                 self.num_drawn += len(trace.logdensity)
                 self._keep(trace)
                 self.progress.take(trace, self.warm.library)
+                self.save(moment)
+                self.progress.say("sampling", self.num_drawn, self.plan.draws)
                 self.seconds["sampling"] += time.perf_counter() - began
                 began = time.perf_counter()
-                self._save(moment)
-                self.progress.say("sampling", self.num_drawn, self.plan.draws)
                 yield
 
     def _adaptive_blocks(self) -> Generator[None]:
@@ -185,11 +185,11 @@ class Course:
         began = time.perf_counter()
         for num in adaptation.sample(self.plan.draws):
             self.num_drawn = num
-            self.seconds["sampling"] += time.perf_counter() - began
-            began = time.perf_counter()
-            self._save()
+            self.save()
             more = f"{adaptation.library.num_modes} modes, {adaptation.num_regenerations} regenerations"
             self.progress.say("sampling", min(num, self.plan.draws), self.plan.draws, more)
+            self.seconds["sampling"] += time.perf_counter() - began
+            began = time.perf_counter()
             yield
 
     def adapt(self) -> Adaptation:
@@ -263,19 +263,13 @@ class Course:
         yield
         self.seconds[phase] += time.perf_counter() - began
 
-    # storing
-
-    def begin(self) -> None:
-        """The first checkpoint: what was asked for."""
-        self._save()
-
     def finish(self, result: Result) -> None:
         """The last checkpoint, with what was computed from the draws by means of the target."""
         if self.store is not None:
             self.work = result.work
-            self._save()
+            self.save()
 
-    def _save(self, moment: Moment | None = None) -> None:
+    def save(self, moment: Moment | None = None) -> None:
         """A checkpoint; the setup too where it has changed since the last."""
         if self.store is None:
             return

@@ -157,7 +157,7 @@ def _run(course: Course) -> Result:
     store = course.store
     try:
         if store is not None and not store.path("settings.json").exists():
-            course.begin()
+            course.save()  # before the settings, so that a run always has a checkpoint
             store.write_settings(course.settings)
         result = work_evidence(course.prepare().sample())
         course.finish(result)
