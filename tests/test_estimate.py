@@ -8,6 +8,7 @@ from scipy.stats import norm
 
 from whmc.estimate import alarms
 from whmc.estimate.evidence import NOTHING, Evidence, acceptance_ratio, bridge
+from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import FEWEST, Tours
 from whmc.estimate.weights import (
     RARE,
@@ -465,13 +466,13 @@ def test_the_worst_pair_of_estimates_is_named():
 
 
 def test_independent_draws_mix():
-    assert alarms.mixing({"x": np.random.default_rng(13).standard_normal((4, 500))}) == []
+    assert alarms.mixing(ParameterTable.of({"x": np.random.default_rng(13).standard_normal((4, 500))})) == []
 
 
 def test_chains_that_differ_do_not_mix():
     rng = np.random.default_rng(14)
     good, bad = rng.standard_normal((4, 500)), rng.standard_normal((4, 500)) + np.arange(4)[:, None]
-    few, disagree = alarms.mixing({"good": good, "bad": bad})
+    few, disagree = alarms.mixing(ParameterTable.of({"good": good, "bad": bad}))
     assert few.name == "few effective draws" and few.figure < alarms.ESS
     assert disagree.name == "chains disagree" and alarms.RHAT < disagree.figure < 5
     for one in (few, disagree):
@@ -480,11 +481,12 @@ def test_chains_that_differ_do_not_mix():
 
 def test_chains_stuck_in_different_modes_do_not_mix():
     stuck = np.repeat(np.array([0.0, 0.0, 0.0, 1.0])[:, None], 500, axis=1)
-    assert [one.name for one in alarms.mixing({"mode 1": stuck})] == ["few effective draws", "chains disagree"]
+    raised = alarms.mixing(ParameterTable.of({"mode 1": stuck}))
+    assert [one.name for one in raised] == ["few effective draws", "chains disagree"]
 
 
 def test_short_runs_that_mix_have_few_effective_draws_only():
-    (few,) = alarms.mixing({"x": np.random.default_rng(15).standard_normal((4, 50))})
+    (few,) = alarms.mixing(ParameterTable.of({"x": np.random.default_rng(15).standard_normal((4, 50))}))
     assert few.name == "few effective draws" and 50 < few.figure < alarms.ESS
 
 

@@ -7,7 +7,6 @@ are ever made again.
 import dataclasses
 import hashlib
 import importlib
-import io
 import json
 import math
 from collections.abc import Mapping
@@ -107,14 +106,14 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def pack(tree: dict[str, Any]) -> bytes:
-    """Magic, schema and SHA-256, then the arrays as .npz, of which one holds the JSON."""
+    """Magic, schema and SHA-256; a line of JSON with the tree and the arrays' dtypes and shapes; their bytes."""
     arrays: dict[str, np.ndarray] = {}
-    text = json.dumps(encode(tree, arrays))
-    file = io.BytesIO()
-    np.savez(
-        file, allow_pickle=False, tree=np.frombuffer(text.encode(), np.uint8), **{f"a{n}": a for n, a in arrays.items()}
-    )
-    content = file.getvalue()
+    encoded = encode(tree, arrays)
+    kinds = {name: [array.dtype.str, array.shape] for name, array in arrays.items()}
+    if any(array.dtype.hasobject for array in arrays.values()):
+        raise NotPlain("an array of Python objects cannot be stored")
+    text = json.dumps({"tree": encoded, "arrays": kinds}).encode()
+    content = b"".join([text, b"\n", *(np.ascontiguousarray(array).tobytes() for array in arrays.values())])
     return b"%s %d %s\n" % (MAGIC, SCHEMA, hashlib.sha256(content).hexdigest().encode()) + content
 
 
@@ -129,8 +128,13 @@ def unpack(content: bytes) -> dict[str, Any]:
     if parts[1] != b"%d" % SCHEMA:
         raise Damaged(f"schema {parts[1].decode(errors='replace')}, this whmc reads {SCHEMA}")
     try:
-        with np.load(io.BytesIO(body), allow_pickle=False) as file:
-            arrays = {name.removeprefix("a"): file[name] for name in file.files if name != "tree"}
-            return decode(json.loads(file["tree"].tobytes()), arrays)
+        text, _, rest = body.partition(b"\n")
+        table, arrays, at = json.loads(text), {}, 0
+        for name, (kind, shape) in table["arrays"].items():
+            dtype = np.dtype(kind)
+            num = math.prod(shape)
+            arrays[name] = np.frombuffer(rest, dtype, num, at).reshape(shape).copy()
+            at += num * dtype.itemsize
+        return decode(table["tree"], arrays)
     except (ValueError, KeyError, TypeError, NotPlain) as error:
         raise Damaged(f"cannot be read: {error}") from error

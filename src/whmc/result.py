@@ -272,13 +272,12 @@ class Result:
         found += alarms.failures(self.num_failed, self.num_gradients + self.num_warmup_gradients)
         return tuple(found)
 
-    def _watched(self) -> dict[str, Float[np.ndarray, "chains draws"]]:
+    def _watched(self) -> ParameterTable:
         """What has to mix: every parameter, the log density, and the modes that matter."""
-        values = {str(name): self.draws[..., n] for n, name in enumerate(self.target.names or ())}
-        values["the log density"] = self.logdensity
+        values = {"the log density": self.logdensity}
         for k in np.flatnonzero((self.modes.weight > 0.01) & (self.modes.weight < 0.99)):
             values[f"mode {k}"] = (self.label == k).astype(float)
-        return values
+        return self.parameters + ParameterTable.of(values)
 
     def _far_share(self) -> float:
         """Share of draws far outside the nearest chart, beyond what even heavy tails explain."""

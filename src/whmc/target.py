@@ -10,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree
 
+from whmc.paging import release
 from whmc.pytree import pytree
 
 Numbers = Any
@@ -165,14 +166,14 @@ def by_chain(function: Callable[[Any], Any], draws: Float[np.ndarray, "chains dr
     """The function of every draw, its arrays (chains, draws, ...) each."""
     chains, num, dim = draws.shape
     mapped = jax.jit(jax.vmap(function))
+    parts = []
     with jax.enable_x64(True):
-        rows = [
-            jax.tree.map(np.asarray, mapped(jnp.asarray(np.resize(part, (AT_ONCE, dim)))))
-            for chain in draws
-            for part in np.split(chain, range(AT_ONCE, num, AT_ONCE))
-        ]
-    size = [len(part) for part in np.split(np.empty(num, bool), range(AT_ONCE, num, AT_ONCE))] * chains
-    parts = [jax.tree.map(lambda leaf, n=n: leaf[:n], part) for part, n in zip(rows, size, strict=True)]
+        for chain in draws:
+            for part in np.split(chain, range(AT_ONCE, num, AT_ONCE)):
+                found = mapped(jnp.asarray(np.resize(part, (AT_ONCE, dim))))
+                real = slice(len(part))
+                parts.append(jax.tree.map(lambda leaf, real=real: np.asarray(leaf)[real], found))
+                release(draws)
     return jax.tree.map(lambda *leaves: np.concatenate(leaves).reshape(chains, num, *leaves[0].shape[1:]), *parts)
 
 

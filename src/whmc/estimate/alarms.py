@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from whmc.estimate.evidence import Evidence
+from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import FEWEST, Tours
 from whmc.estimate.weights import Weights
 
@@ -173,43 +174,30 @@ def few_tours(tours: Tours | None) -> list[Alarm]:
     ]
 
 
-def mixing(values: Mapping[str, Float[np.ndarray, "chains draws"]]) -> list[Alarm]:
+def mixing(table: ParameterTable) -> list[Alarm]:
     """R-hat and effective draws by ArviZ, of parameters, log density and mode indicators alike."""
-    # late: it takes longer to import than JAX
-    from arviz_stats.base import array_stats  # type: ignore[attr-defined]
-
     alarms = []
-    chains, draws = next(iter(values.values())).shape
-    if draws < 4:
-        return []
-    moving = {name: rows for name, rows in values.items() if np.ptp(rows) > 0}
-    names = list(moving)
-    if not names:
-        return []
-    ess = np.array([array_stats.ess(np.asarray(rows), chain_axis=0, draw_axis=1) for rows in moving.values()])
-    if np.nanmin(ess, initial=np.inf) < ESS:
-        worst = int(np.nanargmin(ess))
+    if np.nanmin(table.ess, initial=np.inf) < ESS:
+        worst = int(np.nanargmin(table.ess))
+        ess = table.ess[worst]
         alarms.append(
             Alarm(
                 "few effective draws",
-                float(ess[worst]),
-                f"{names[worst]} has {ess[worst]:.0f} effective draws",
-                f"Run longer, by a factor of {np.ceil(ESS / max(ess[worst], 1)):.0f} or so: draws=",
+                float(ess),
+                f"{table.name[worst]} has {ess:.0f} effective draws",
+                f"Run longer, by a factor of {np.ceil(ESS / max(ess, 1)):.0f} or so: draws=",
             )
         )
-    if chains > 1:
-        with np.errstate(divide="ignore", invalid="ignore"):  # chains that never changed their mode
-            rhat = np.array([array_stats.rhat(np.asarray(rows), chain_axis=0, draw_axis=1) for rows in moving.values()])
-        worst = int(np.argmax(np.where(np.isnan(rhat), 0, rhat)))
-        if rhat[worst] > RHAT:
-            alarms.append(
-                Alarm(
-                    "chains disagree",
-                    float(rhat[worst]),
-                    f"R-hat of {names[worst]} is {rhat[worst]:.3f}",
-                    "Chains have not mixed: raise warmup= and draws=",
-                )
+    if np.nanmax(table.rhat, initial=-np.inf) > RHAT:
+        worst = int(np.nanargmax(table.rhat))
+        alarms.append(
+            Alarm(
+                "chains disagree",
+                float(table.rhat[worst]),
+                f"R-hat of {table.name[worst]} is {table.rhat[worst]:.3f}",
+                "Chains have not mixed: raise warmup= and draws=",
             )
+        )
     return alarms
 
 

@@ -1,10 +1,16 @@
 """Mean, standard deviation, effective draws and R-hat of every parameter; the last two by ArviZ."""
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from jaxtyping import Float
+
+from whmc.paging import pieces, release
+
+AT_ONCE = 4_000_000
+"""Numbers of all columns that are held at a time."""
 
 SHOWN = 20
 """Rows of the table that are printed; the table has them all."""
@@ -23,23 +29,19 @@ class ParameterTable:
     @classmethod
     def of(cls, values: Mapping[str, np.ndarray]) -> "ParameterTable":
         """From draws (chains, draws, ...)."""
-        from arviz_stats.base.array import array_stats  # late: it takes a while to import
-
-        names, columns = [], []
+        names, numbers = [], []
         for name, rows in values.items():
-            for index in np.ndindex(rows.shape[2:]):
-                names.append(name + "".join(f"[{n}]" for n in index))
-                column = np.asarray(rows[(..., *index)], float)
-                able = column.shape[1] >= 4 and np.ptp(column) > 0
-                columns.append(
-                    (
-                        column.mean(),
-                        column.std(ddof=1) if column.size > 1 else np.nan,
-                        float(array_stats.ess(column, chain_axis=0, draw_axis=1)) if able else np.nan,
-                        float(array_stats.rhat(column, chain_axis=0, draw_axis=1)) if able else np.nan,
-                    )
-                )
-        return cls(tuple(names), *np.array(columns).reshape(-1, 4).T)
+            indices = list(np.ndindex(rows.shape[2:]))
+            names += [name + "".join(f"[{n}]" for n in index) for index in indices]
+            numbers += [_numbers(column) for column in _columns(rows)]
+        return cls(tuple(names), *np.array(numbers).reshape(-1, 4).T)
+
+    def __add__(self, other: "ParameterTable") -> "ParameterTable":
+        """Both, one below the other."""
+        columns = [
+            np.concatenate([getattr(self, name), getattr(other, name)]) for name in ("mean", "sd", "ess", "rhat")
+        ]
+        return ParameterTable((*self.name, *other.name), *columns)
 
     def __len__(self) -> int:
         return len(self.name)
@@ -55,3 +57,33 @@ class ParameterTable:
         if len(self) > SHOWN:
             lines.append(f"   and {len(self) - SHOWN} more: result.parameters")
         return "\n".join(lines)
+
+
+def _numbers(column: Float[np.ndarray, "chains draws"]) -> tuple[float, float, float, float]:
+    """Mean, standard deviation, effective draws, R-hat; NaN for what cannot be said."""
+    from arviz_stats.base.array import array_stats  # late: it takes longer to import than JAX
+
+    chains, draws = column.shape
+    able = draws >= 4 and np.ptp(column) > 0
+    ess = rhat = np.nan
+    with np.errstate(divide="ignore", invalid="ignore"):  # chains that stand still have no variance of their own
+        if able:
+            ess = float(array_stats.ess(column, chain_axis=0, draw_axis=1))
+        if able and chains > 1:
+            rhat = float(array_stats.rhat(column, chain_axis=0, draw_axis=1))
+    return float(column.mean()), float(column.std(ddof=1)) if column.size > 1 else np.nan, ess, rhat
+
+
+def _columns(rows: np.ndarray) -> Iterator[Float[np.ndarray, "chains draws"]]:
+    """Scalar after scalar, some of them read at a time: the draws may be larger than the memory."""
+    chains, draws = rows.shape[:2]
+    size = math.prod(rows.shape[2:])
+    several = max(1, AT_ONCE // max(chains * draws, 1))
+    for first in range(0, size, several):
+        mine = slice(first, min(first + several, size))
+        columns = np.empty((mine.stop - mine.start, chains, draws))
+        for piece in pieces(draws, chains * size * 8):
+            part = np.asarray(rows[:, piece]).reshape(chains, piece.stop - piece.start, size)
+            columns[:, :, piece] = np.moveaxis(part[..., mine], -1, 0)
+            release(rows)
+        yield from columns

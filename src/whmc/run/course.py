@@ -254,8 +254,7 @@ class Course:
         if self.store is None:
             return jax.tree.map(lambda *rows: np.concatenate(rows), *self.parts)
         assert self.record is not None
-        rows = self.store.rows(self.record.dtype).reshape(-1, self.plan.chains)
-        return self.record.trace(rows[: self.plan.draws])
+        return self.record.read(self.store.path("draws.bin"), self.num_drawn, self.plan.chains)
 
     @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -41,12 +41,13 @@ def load(path: str | Path, target: Target | None = None) -> Result:
         if setup["record"] is None:
             raise StoreError(f"{path} has no draws yet, it came as far as its {setup['stage']}: whmc.resume() goes on")
         record = Record(*setup["record"])
-        rows, kernel, library = store.rows(record.dtype), setup["kernel"], setup["library"]
+        kernel, library = setup["kernel"], setup["library"]
         adaptation = state.get("adaptation")
         if adaptation is None:
-            trace = record.trace(rows.reshape(-1, plan.chains)[: plan.draws])
+            trace = record.read(store.path("draws.bin"), state["num_drawn"], plan.chains)
         else:
             kernel, library = setup["versions"][-1]
+            rows = store.rows(record.dtype)
             parts = [[record.trace(rows[at : at + num]) for at, num in places] for places in adaptation["places"]]
             trace = gather(parts, library, plan.draws)
         counts = {name: adaptation[name] for name in ("num_updates", "num_behind")} if adaptation else {}

@@ -1,11 +1,13 @@
 """The record of one step of one chain, as bytes of fixed length: draws on disk are arrays of these."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from whmc.kernels.base import StepInfo
+from whmc.paging import pieces
 from whmc.run.block import Trace
 
 INFO = {
@@ -48,13 +50,28 @@ class Record:
                 rows[f"{move}.{name}"] = getattr(info, name)
         return rows
 
+    def read(self, path: Path, num: int, chains: int) -> Trace:
+        """`num` steps of so many chains: the positions stay in the file, the rest, which is small, is read."""
+        small = np.dtype([(name, self.dtype[name]) for name in self.dtype.names or () if name != "position"])
+        rest = np.empty(num * chains, small)
+        with open(path, "rb") as file:
+            for piece in pieces(num * chains, self.dtype.itemsize):
+                rows = np.fromfile(file, self.dtype, piece.stop - piece.start)
+                for name in small.names or ():
+                    rest[name][piece] = rows[name]
+        positions = np.memmap(path, self.dtype, "r", shape=(num, chains))["position"]
+        return self._trace(positions, rest.reshape(num, chains))
+
     def trace(self, rows: np.ndarray) -> Trace:
         """The records as a trace; its arrays are views."""
+        return self._trace(rows["position"], rows)
+
+    def _trace(self, position: np.ndarray, rows: np.ndarray) -> Trace:
         infos = tuple(
             StepInfo(**{name: rows[f"{move}.{name}"] for name in INFO}) for move in range(self.num_moves or 1)
         )
         return Trace(
-            rows["position"],
+            position,
             rows["logdensity"],
             rows["log_mixture"],
             rows["label"],

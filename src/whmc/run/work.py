@@ -40,9 +40,9 @@ def work_evidence(result: Result) -> Result:
     wormholes = [move for move in moves(result.kernel) if isinstance(move, Wormhole)]
     throat = max([LEAST_THROAT, *(2 * int(move.throat) for move in wormholes)])
     stride = min([1.0, *(float(move.stride) for move in wormholes)])
-    dim = result.target.dim
-    flat = result.draws.reshape(-1, dim)
-    some = flat[np.linspace(0, len(flat) - 1, NUM).astype(int)]
+    chains, num = result.label.shape
+    chain, draw = np.divmod(np.linspace(0, chains * num - 1, NUM).astype(int), num)
+    some = np.asarray(result.draws[chain, draw])
     keys = jax.random.split(jax.random.fold_in(jax.random.key(result.seed), 4), 2)
     there = _inward(result.target, result.library, jnp.asarray(some), keys[0], throat, stride)
     back = _outward(result.target, result.library, keys[1], throat, stride)
