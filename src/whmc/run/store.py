@@ -122,7 +122,7 @@ class Store:
 
     def append(self, rows: np.ndarray) -> None:
         """Records at the end of draws.bin; they count from the next checkpoint on."""
-        content = np.ascontiguousarray(rows).tobytes()
+        content = np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data
         self.draws.write(content)
         self.draws.flush()
         self.num_bytes += len(content)
