@@ -423,9 +423,9 @@ def test_rdmc_whole_ends_with_right_weights():
     run = Adaptation(
         Chains.start(case.target, library, 5, positions, Progress(False)), kernel, library, DirichletLookout(), 5
     )
-    for _ in run.sample(800):
+    for _ in run.sample(1200):
         pass
-    trace = run.trace(800)
+    trace = run.trace(1200)
     assert run.num_updates > 0 and run.num_regenerations > 100 and np.all(run.version > 0)
     right = np.swapaxes(trace.position[..., 0] > 3.8, 0, 1)
     truth = float(np.mean(case.draw(np.random.default_rng(0), 400_000)[0][:, 0] > 3.8))

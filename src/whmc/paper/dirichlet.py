@@ -22,10 +22,10 @@ from whmc.paper.plain import PlainHMC
 from whmc.target import Target
 
 FEWEST = 48
-"""Draws of a component at least, and twelve a dimension: from fewer no covariance is learned."""
+"""Draws of a component at least, and two a dimension: a covariance from fewer would be mostly its prior."""
 
 MAX_DRAWS = 2000
-"""Draws that a mixture is fitted to: enough for forty components, and a fit stays below a few seconds."""
+"""Draws that a mixture is fitted to: enough for ten components in 100 dimensions; a fit takes a few seconds at most."""
 
 MAX_COMPONENTS = 32
 """Components that the truncated process may use at most."""
@@ -36,8 +36,8 @@ be added: what gains less is a known chart again, or a part of one."""
 
 
 def fewest_draws(dim: int) -> int:
-    """Draws that a new chart needs."""
-    return max(FEWEST, 12 * dim)
+    """Draws that a new chart needs: a covariance from fewer would be mostly its prior."""
+    return max(FEWEST, 2 * dim)
 
 
 class DirichletLookout:
@@ -77,15 +77,16 @@ def modes_from_chains(
     *,
     step_size: float,
     num_steps: int,
-    num_draws: int = 200,
+    num_draws: int | None = None,
     seed: int = 0,
     diagonal: bool = False,
 ) -> ModeLibrary:
     """A library from short parallel chains of plain HMC, as RDMC starts: the components of what they have drawn.
 
     step_size, num_steps: of HMC. num_draws: of each chain, from the start region; the second half is used, when the
-    chains are in modes.
+    chains are in modes. Unless given, the half is twice what a chart needs: one chain in a mode is enough to know it.
     """
+    num_draws = 4 * fewest_draws(target.dim) if num_draws is None else num_draws
     with jax.enable_x64(True):
         key_starts, key_chains = jax.random.split(jax.random.key(seed))
         starts = target.draw_starts(key_starts, num_chains)
