@@ -115,10 +115,10 @@ def test_intervals_cover_in_91_to_98_per_cent_of_short_runs(what):
     assert 0.91 <= np.mean(hits) <= 0.98, np.mean(hits)
 
 
-def adaptation(known: list[int], *, seed: int = 0) -> Adaptation:
+def adaptation(known: list[int], *, seed: int = 0, capacity: int = 16) -> Adaptation:
     case = six()
     scales = np.stack([np.diag(case.scales[k]) for k in known])
-    library = ModeLibrary.from_charts(case.means[known], scales, capacity=16)
+    library = ModeLibrary.from_charts(case.means[known], scales, capacity=capacity)
     positions = library.location[np.arange(8) % len(known)]
     run = Chains.start(case.target, library, seed, positions, Progress(False))
     return Adaptation(run, arrays(CYCLE), library, Lookout(case.target, library, None, seed, 256), seed)
@@ -143,6 +143,14 @@ def test_a_chain_changes_its_kernel_at_regenerations_only():
     assert len(changes) >= 8  # every chain took at least one update
     assert all(regenerated for _, regenerated in changes)
     assert run.library.size == 6
+
+
+def test_a_library_may_outgrow_its_room_while_chains_run():
+    run = adaptation([0, 1], capacity=2)
+    for _ in run.sample(300):
+        pass
+    assert run.library.size == 6 and run.library.capacity >= 6
+    assert run.trace(300).position.shape[:2] == (300, 8) and run.num_behind == 0
 
 
 def test_a_chain_without_an_update_waiting_never_stops():

@@ -198,6 +198,7 @@ def test_a_warning_names_what_was_damaged(stored, tmp_path):
         ({"logdensity": lambda x: logdensity(x) - 0.001}, "the log density is"),
         ({"logdensity": lambda x: logdensity(x.astype(jnp.float32)).astype(float)}, "the log density is"),
         ({"dim": 3}, "dimension 2"),
+        ({"starts": (-5.0, 6.0)}, "the start region is not the one of the run"),
         ({"names": ("a", "b")}, "parameters are"),
     ],
 )
@@ -250,6 +251,56 @@ def test_a_full_disk_keeps_the_last_checkpoint(monkeypatch, tmp_path, adapt, who
     assert any("whmc.resume(" in note for note in failure.value.__notes__)
     monkeypatch.undo()
     assert same(whmc.resume(tmp_path / "run", TARGET), whole)
+
+
+def test_a_disk_that_is_full_when_closing_too_says_where_the_run_is(monkeypatch, tmp_path):
+    """What is still buffered cannot be written when the file is closed: the first error is the one that counts."""
+
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def fileno(self):
+            return self.file.fileno()
+
+        def write(self, content):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self):
+            self.file.close()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    real = Store.append
+
+    def append(store, rows):
+        store.draws = Full(store.draws)
+        real(store, rows)
+
+    monkeypatch.setattr(Store, "append", append)
+    with pytest.raises(OSError, match="No space left") as failure:
+        whmc.sample(TARGET, store=tmp_path / "run", **SETTINGS)
+    assert any("whmc.resume(" in note for note in failure.value.__notes__)
+    monkeypatch.undo()
+    assert whmc.resume(tmp_path / "run", TARGET).draws.shape == (4, 250, 2)  # the lock is free
+
+
+def test_damaged_files_of_results_are_refused(whole, tmp_path):
+    """A bit anywhere: refused, or it was one that holds nothing of the result."""
+    path = whole.save(tmp_path / "result.nc")
+    content, rng = path.read_bytes(), np.random.default_rng(1)
+    refused = 0
+    for _ in range(60):
+        changed = bytearray(content)
+        changed[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        path.write_bytes(changed if rng.random() < 0.7 else changed[: rng.integers(len(content))])
+        try:
+            loaded = whmc.load(path)
+        except Damaged:
+            refused += 1
+        else:
+            assert np.array_equal(loaded.draws, whole.draws)
+            assert np.array_equal(loaded.constrained()["x"], whole.draws)
+    assert refused > 30
 
 
 class Trouble(Exception):

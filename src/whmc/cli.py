@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return getattr(commands, chosen.verb)(chosen)
     except InputError as error:
         return fail(str(error))
+    except KeyboardInterrupt:  # while JAX is imported
+        return fail("interrupted", 130)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -103,7 +105,7 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
     _add_out(parser, "whmc-run", "folder for the run, new or empty")
     parser.add_argument("--chains", type=int, default=16, help="side by side (%(default)s)")
     parser.add_argument("--draws", type=int, default=1000, help="of each chain (%(default)s)")
-    parser.add_argument("--warmup", type=int, help="steps that tune the kernel (a tenth of the draws, 500 to 5000)")
+    parser.add_argument("--warmup", type=int, help="steps that tune the kernel (a tenth of the draws, 500 to 10 000)")
     parser.add_argument(
         "--adapt", choices=["warmup", "regeneration"], default="warmup", help="when kernels may change (%(default)s)"
     )

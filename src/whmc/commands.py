@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import logging
 import os
 import sys
 import traceback
@@ -34,6 +35,8 @@ def command(function: Command) -> Command:
 
     @wraps(function)
     def run(chosen: argparse.Namespace) -> int:
+        if not chosen.debug:  # JAX logs the traceback of a callback, whose error is told below
+            logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL + 1)
         try:
             with _cache(not chosen.no_cache):
                 return function(chosen)
@@ -172,10 +175,19 @@ def report(chosen: argparse.Namespace) -> int:
 
     default = chosen.run / "report.html" if chosen.run.is_dir() else chosen.run.with_suffix(".html")
     source = Store.open(chosen.run).settings()["source"] if chosen.run.is_dir() else None
-    # values as the model means them need its code
-    target = None if source is None else recall_target(source)
-    print(write_report(load(chosen.run, target), chosen.out or default))
+    print(write_report(load(chosen.run, _if_there(source)), chosen.out or default))
     return 0
+
+
+def _if_there(source: dict[str, Any] | None) -> Target | None:
+    """The target of a run: values as the model means them need its code; without it they are unconstrained."""
+    if source is None:
+        return None
+    try:
+        return recall_target(source)
+    except SourceError as error:
+        print(f"whmc: {error}; values are shown unconstrained", file=sys.stderr)
+        return None
 
 
 @command
@@ -203,18 +215,21 @@ def paper(chosen: argparse.Namespace) -> int:
 
 
 def _finish(chosen: argparse.Namespace, result: Result, folder: Path) -> int:
-    """What is printed of a run."""
-    made = None
-    if find_spec("matplotlib") is not None:
-        from whmc.report import write_report
-
-        made = write_report(result, folder / "report.html")
+    """What is printed of a run, and its report."""
+    made = folder / "report.html" if find_spec("matplotlib") is not None else None
     if chosen.json:
         print(json.dumps(as_json(result) | {"run": str(folder), "report": None if made is None else str(made)}))
     else:
         print(result.summary())
         print(f"run: {folder}")
+    if made is not None:
+        from whmc.report import write_report
+
+        write_report(result, made)
+    if not chosen.json:
         print(f"report: {made}" if made else "no report: matplotlib is not installed, pip install 'whmc[plots]'")
+    if result.label.shape[1] < result.num_asked:
+        return fail(f"interrupted; the rest is made by: whmc resume {folder}", 130)
     return 3 if chosen.strict and result.alarms else 0
 
 

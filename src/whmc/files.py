@@ -1,5 +1,6 @@
 """A result as labelled arrays: ArviZ's groups, netCDF files, and back. No pickle, no code."""
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,9 @@ def to_datatree(result: Result) -> "xarray.DataTree":
     dims = {name: tuple((target.dims or {}).get(name, ())) for name in values}
     posterior = {}
     for given, rows in values.items():
-        name = given.replace("/", "_")  # in files it parts groups
+        name = _safe(given)
+        if name in posterior or name in axes:
+            raise ValueError(f"a parameter is named {given!r}, which a file cannot hold beside the others: rename it")
         own = dims[given] or tuple(f"{name}_dim_{n}" for n in range(rows.ndim - 2))
         posterior[name] = ((*axes, *own), rows)
     used = {dim for one, _ in posterior.values() for dim in one}
@@ -69,6 +72,11 @@ def to_datatree(result: Result) -> "xarray.DataTree":
         "/modes": xarray.Dataset(modes, {"mode": np.arange(len(table)), "coordinate": names}),
     }
     return xarray.DataTree.from_dict(groups)
+
+
+def _safe(name: str) -> str:
+    """A name that files take: there "/" parts groups."""
+    return name.replace("/", "_").replace("\0", "") or "_"
 
 
 def to_arviz(result: Result) -> Any:
@@ -122,7 +130,8 @@ def _remembered(result: Result) -> dict[str, Any]:
 
 
 def _item(place: Any) -> Any:
-    return place.item() if isinstance(place, np.generic) else place
+    place = place.item() if isinstance(place, np.generic) else place
+    return place if isinstance(place, (bool, int, float, str)) else str(place)
 
 
 def _digest(result: Result) -> str:
@@ -132,6 +141,10 @@ def _digest(result: Result) -> str:
     for array in (*arrays, *jax.tree.leaves(list(result.steps.values()))):
         for rows in array:  # chain by chain: draws may be larger than the memory
             digest.update(np.ascontiguousarray(rows).astype(float).tobytes())
+    for name, values in sorted(result.constrained().items()):
+        digest.update(f"{_safe(name)} {values.dtype} {values.shape}".encode())
+        for rows in values:
+            digest.update(np.ascontiguousarray(rows).tobytes())
     return digest.hexdigest()
 
 
@@ -143,15 +156,20 @@ def load_file(path: Path, target: Target | None) -> Result:
         with jax.enable_x64(True), xarray.open_datatree(path, engine="h5netcdf") as tree:
             tree.load()
             remembered = unpack(_array(tree, "/whmc", "record").tobytes())
-            result = _result(tree, remembered, target)
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError, AttributeError) as error:
+            result = _result(tree, remembered)
+    except Exception as error:  # a damaged HDF5 file may raise anything
         raise Damaged(f"{path} is no result of whmc, or damaged: {error}") from error
     if _digest(result) != remembered["digest"]:
         raise Damaged(f"{path} is damaged: the checksum of its draws does not agree")
-    return result
+    if target is None:
+        return result
+    was = remembered["target"]
+    if target.dim != was["dim"] or [str(name) for name in target.names or ()] != was["names"]:
+        raise ValueError(f"target has dimension {target.dim}, the result {was['dim']}, or other names: give the run's")
+    return dataclasses.replace(result, target=target)
 
 
-def _result(tree: "xarray.DataTree", remembered: dict[str, Any], target: Target | None) -> Result:
+def _result(tree: "xarray.DataTree", remembered: dict[str, Any]) -> Result:
     def stat(name: str) -> np.ndarray:
         return _array(tree, "/sample_stats", name)
 
@@ -159,11 +177,8 @@ def _result(tree: "xarray.DataTree", remembered: dict[str, Any], target: Target 
         move: StepInfo(**{name: stat(f"{move}_{name}") for name in StepInfo.__annotations__})
         for move in remembered["moves"]
     }
-    was = remembered["target"]
-    if target is not None and (target.dim != was["dim"] or [str(name) for name in target.names or ()] != was["names"]):
-        raise ValueError(f"target has dimension {target.dim}, the result {was['dim']}, or other names")
     return Result(
-        target=target or forgotten(remembered["target"]),
+        target=forgotten(remembered["target"]),
         draws=_array(tree, "/unconstrained_posterior", "position"),
         chart=stat("chart"),
         logdensity=stat("lp"),

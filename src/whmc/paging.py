@@ -14,7 +14,7 @@ def release(array: Any) -> None:
     while array is not None and not isinstance(array, np.memmap):
         array = getattr(array, "base", None)
     pages = getattr(array, "_mmap", None)
-    if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+    if pages is not None and getattr(array, "mode", "") == "r" and hasattr(mmap, "MADV_DONTNEED"):
         pages.madvise(mmap.MADV_DONTNEED)
 
 

@@ -78,7 +78,7 @@ def _load(source: str) -> Any:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SourceError(f"{place} cannot be loaded: {where(error, place)}") from error
     if not hasattr(module, name):
         close = [one for one in vars(module) if not one.startswith("_")]
@@ -92,7 +92,10 @@ def where(error: BaseException, place: str | None = None) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.msg}, line {error.lineno}"
     at = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {error}{at}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    # what a callback raised comes as a traceback in words, its last line being the error
+    text = lines[-1] if any("Traceback" in line for line in lines) else f"{type(error).__name__}: {lines[0]}"
+    return f"{text}{at}"
 
 
 def _mine(filename: str, place: str | None) -> bool:

@@ -65,6 +65,7 @@ class Target:
         dim = self.dim
         if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)) or dim < 1:
             raise ValueError(f"dim must be a positive integer, got {dim!r}: the length of a position")
+        object.__setattr__(self, "dim", int(dim))
         if self.names is not None and len(self.names) != dim:
             raise ValueError(f"names has {len(self.names)} entries for dim = {dim}: give one each")
         if self.names is None:
@@ -90,6 +91,11 @@ class Target:
             jnp.where(usable, score, 0.0),
             ~usable & (logdensity != -jnp.inf),
         )
+
+    def logdensity_dtype(self) -> Any:
+        """What the user's own function computes in, whatever it is given."""
+        position = jax.ShapeDtypeStruct((self.dim,), np.dtype(float))
+        return jax.eval_shape(lambda x: jnp.asarray(self.logdensity(self.unflatten(x))), position).dtype
 
     def flatten(self, position: PyTree) -> Float[Array, " dim"]:
         """A position as a flat vector."""

@@ -21,7 +21,7 @@ from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
 from whmc.noise import draw_noise
 from whmc.pytree import pytree
-from whmc.run.block import Trace, regenerated
+from whmc.run.block import Trace, refresh_all, regenerated
 from whmc.run.chains import Chains
 from whmc.run.reshape import with_best_dof
 from whmc.run.rounds import moves, with_settings
@@ -34,7 +34,7 @@ Place = tuple[int, int]
 TRIES = 256
 """Proposals at a time for a draw from Q by rejection."""
 
-COUNTERS = ("period", "num_updates", "num_regenerations", "num_behind", "next_refit", "patience")
+COUNTERS = ("period", "num_updates", "num_regenerations", "next_refit", "patience")
 
 PATIENCE = 20
 """Blocks beyond the draws asked for that a run goes on while a chain still lacks a mode that was found."""
@@ -88,7 +88,7 @@ class Adaptation:
         self.places: list[list[Place]] = [[] for _ in range(run.num)]
         self.keep = keep
         self.key = jax.random.fold_in(jax.random.key(seed), 3)  # others: the chains', the search's, the lookout's
-        self.period = self.num_updates = self.num_regenerations = self.num_behind = 0
+        self.period = self.num_updates = self.num_regenerations = 0
         self.next_refit, self.patience = 2 * run.length, PATIENCE
 
     @property
@@ -99,14 +99,22 @@ class Adaptation:
     def library(self) -> ModeLibrary:
         return self.versions[-1][1]
 
+    @property
+    def behind(self) -> Bool[np.ndarray, " chains"]:
+        """Chains that do not know a mode that was found."""
+        return np.array([self.versions[v][1].size < self.library.size for v in self.version])
+
+    @property
+    def num_behind(self) -> int:
+        return int(self.behind.sum())
+
     def sample(self, num_draws: int) -> Iterator[int]:
         """Blocks until every chain has `num_draws` draws that count; yields how many all have after each."""
         while True:
             missing = num_draws - np.array([_total(rows) for rows in self.rows])
             short = missing > 0
             if not short.any():
-                behind = np.array([self.versions[v][1].size < self.library.size for v in self.version])
-                self.num_behind = int(behind.sum())
+                behind = self.behind
                 if not behind.any() or self.patience == 0:
                     return
                 self.patience -= 1
@@ -145,6 +153,7 @@ class Adaptation:
         """Where the chains and updates are, to be stored beside the draws and the versions."""
         return {name: getattr(self, name) for name in COUNTERS} | {
             "version": self.version,
+            "num_behind": self.num_behind,
             "places": [np.array(places, int).reshape(-1, 2) for places in self.places],
         }
 
@@ -179,10 +188,13 @@ class Adaptation:
         taken = stopped & np.asarray(restart.drawn)
         if not taken.any():
             return
+        before = self.run.states
+        if before.log_components.shape[1] != library.capacity:  # the library has grown
+            before = refresh_all(before, library)
         states = jax.tree.map(
             lambda new, old: jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old),
             restart.states,
-            self.run.states,
+            before,
         )
         self.run.states = states
         for c in np.flatnonzero(taken).tolist():

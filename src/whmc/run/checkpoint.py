@@ -128,7 +128,7 @@ def _plain(value: Any) -> Any:
         return value
     except NotPlain:
         numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(value)] if isinstance(value, AbstractKernel) else []
-        return {"name": type(value).__name__, "numbers": numbers}
+        return {"name": type(value).__name__, "moves": str(jax.tree.structure(value)), "numbers": numbers}
 
 
 def _whole(option: str, stored: Any, given: Any) -> Any:
@@ -140,6 +140,6 @@ def _whole(option: str, stored: Any, given: Any) -> Any:
     if not isinstance(given, AbstractKernel):
         return given
     structure: Any = jax.tree.structure(given)
-    if type(given).__name__ != stored["name"] or structure.num_leaves != len(stored["numbers"]):
+    if type(given).__name__ != stored["name"] or str(structure) != stored["moves"]:
         raise StoreError(f"{option} is not what the run was made with, {stored['name']}")
     return jax.tree.unflatten(structure, [jnp.asarray(number) for number in stored["numbers"]])

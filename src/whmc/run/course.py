@@ -184,10 +184,10 @@ class Course:
         adaptation = self.adapt()
         began = time.perf_counter()
         for num in adaptation.sample(self.plan.draws):
-            self.num_drawn = num
+            self.num_drawn = min(num, self.plan.draws)
             self.save()
             more = f"{adaptation.library.num_modes} modes, {adaptation.num_regenerations} regenerations"
-            self.progress.say("sampling", min(num, self.plan.draws), self.plan.draws, more)
+            self.progress.say("sampling", self.num_drawn, self.plan.draws, more)
             self.seconds["sampling"] += time.perf_counter() - began
             began = time.perf_counter()
             yield

@@ -1,7 +1,8 @@
 """Ctrl-C while sampling: the first time the block ends and what exists is returned, the second time it aborts."""
 
+import contextlib
+import os
 import signal
-import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any
@@ -25,10 +26,11 @@ class Interrupt:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        print("\nwhmc: stopping after this block; once more to abort", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # not by print: it may be what was interrupted
+            os.write(2, b"\nwhmc: stopping after this block; once more to abort\n")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.able:
-            signal.signal(signal.SIGINT, self.before)
+            signal.signal(signal.SIGINT, self.before or signal.SIG_DFL)

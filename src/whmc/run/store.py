@@ -10,6 +10,7 @@ before anything else is read from it. What a crash leaves in draws.bin after the
 holds code, and none is unpickled.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -32,7 +33,7 @@ class Store:
     """One run's folder, held by one process at a time."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+        self.folder = Path(folder).absolute()
         self.num_bytes, self.checksum, self.setup = 0, 0, 0
         self.sound = "checkpoint.whmc"
         self.lock: Any = None
@@ -53,6 +54,8 @@ class Store:
         except OSError as error:
             raise StoreError(f"store {str(folder)!r} cannot be made: {error.strerror}") from error
         store.hold()
+        for left in (*store.folder.glob("*.whmc"), *store.folder.glob("*.new")):
+            left.unlink()  # of a run that was killed before it began
         store.draws = open(store.path("draws.bin"), "wb")  # noqa: SIM115 - held open while the run lasts
         return store
 
@@ -96,14 +99,17 @@ class Store:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except ImportError:
             return
-        except OSError as error:
+        except BlockingIOError as error:
             self.close()
             raise StoreError(f"{self.folder} is in use by another process: wait for it, or stop it") from error
+        except OSError:
+            return  # some file systems know no locks
 
     def close(self) -> None:
         for one in (self.draws, self.lock):
             if one is not None:
-                one.close()
+                with contextlib.suppress(OSError):  # a full disk: what is still buffered does not count
+                    one.close()
         self.draws = self.lock = None
 
     def write(self, name: str, content: bytes) -> None:
@@ -137,11 +143,12 @@ class Store:
         if current.exists():
             os.replace(current, previous)
         os.replace(self.path("checkpoint.new"), current)
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if os.name == "posix":  # elsewhere a folder cannot be opened
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         for old in range(self.setup - 2, 0, -1):  # two checkpoints, so at most two setups are needed
             if not self.path(f"setup-{old}.whmc").exists():
                 break
@@ -182,6 +189,7 @@ class Store:
         """Goes on behind the checkpoint that was read; damaged ones are gone for good."""
         if self.sound != "checkpoint.whmc":
             os.replace(self.path(self.sound), self.path("checkpoint.whmc"))
+        self.path("checkpoint.new").unlink(missing_ok=True)
         mode = "r+b" if self.path("draws.bin").exists() else "w+b"
         self.draws = open(self.path("draws.bin"), mode)  # noqa: SIM115
         self.draws.truncate(self.num_bytes)
