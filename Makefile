@@ -11,9 +11,8 @@ BIN := $(VENV)/bin
 demo: $(VENV)/demo.done
 	$(BIN)/whmc demo
 
-# most of the time goes into compiling: here without LLVM's costly passes, in test-slow as users have it
 test: lint
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/pytest -n 2 -m "not slow and not browser"
+	$(BIN)/pytest -n 2 -m "not slow and not browser"
 
 test-slow: $(VENV)/all.done
 	$(BIN)/pytest -n 2 -m slow
