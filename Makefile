@@ -12,10 +12,10 @@ demo: $(VENV)/demo.done
 	$(BIN)/whmc demo
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow and not browser"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not browser"
 
 test-slow: $(VENV)/all.done
-	$(BIN)/pytest -n 2 -m slow
+	$(BIN)/pytest -n 2 --dist loadgroup -m slow
 
 test-browser: $(VENV)/all.done
 	@command -v chromium > /dev/null || { echo "no chromium found: apt-get install chromium" >&2; exit 1; }

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items):
     left = {line for line in lines if line and not line.startswith("#")}
     files = {item.path.name for item in items}
     for item in items:
-        name = item.nodeid.rsplit("/", 1)[-1]
+        name = item.nodeid.rsplit("/", 1)[-1].split("@")[0]  # without the group that xdist adds
         if name in left:
             left.discard(name)
             item.add_marker(pytest.mark.slow)

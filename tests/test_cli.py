@@ -12,6 +12,9 @@ import whmc
 from whmc.cli import main
 from whmc.sources import parse_starts
 
+pytestmark = pytest.mark.xdist_group("cli")  # its runs are made once, not in every worker
+
+
 MODEL = """
 import jax.numpy as jnp
 import whmc

@@ -21,6 +21,9 @@ from whmc.report import write_report
 from whmc.report.words import number
 from whmc.testing import gaussian_mixture
 
+pytestmark = pytest.mark.xdist_group("report")  # its runs are made once, not in every worker
+
+
 ON_AXES = [
     plots.weights_of_modes,
     plots.network,

@@ -22,6 +22,8 @@ from whmc.pytree import pytree
 from whmc.run.interrupt import Interrupt
 from whmc.run.store import Store, StoreError
 
+pytestmark = pytest.mark.xdist_group("store")  # its runs are made once, not in every worker
+
 
 def logdensity(x):
     near, far = -0.5 * jnp.sum((x - 3) ** 2), -jnp.sum((x + 3) ** 2)
