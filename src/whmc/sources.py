@@ -22,9 +22,18 @@ def load_target(
 ) -> Target:
     """The target of that name in that file: a Target, or a log density with `dim` and `starts`."""
     found = _load(source)
+    if isinstance(found, Target) and (dim is not None or starts is not None):
+        raise SourceError(f"{source} is a Target already: leave --dim and --starts out")
+    return _as_target(found, source, dim, starts, needs_starts)
+
+
+def recall_target(source: Mapping[str, Any]) -> Target:
+    """The target of a run, from what it remembers; what is a Target by now needs no dimension and no box."""
+    return _as_target(_load(source["target"]), source["target"], source.get("dim"), source.get("starts"), False)
+
+
+def _as_target(found: Any, source: str, dim: int | None, starts: str | None, needs_starts: bool) -> Target:
     if isinstance(found, Target):
-        if dim is not None or starts is not None:
-            raise SourceError(f"{source} is a Target already: leave --dim and --starts out")
         return dataclasses.replace(found, source=_source(source))
     if not callable(found):
         raise SourceError(f"{source} is a {type(found).__name__}: name a whmc.Target or a log density")
@@ -34,14 +43,6 @@ def load_target(
         raise SourceError(f"{source} is a function: say where to search for its modes, --starts=LOW:HIGH")
     box = None if starts is None else parse_starts(starts)
     return Target(found, dim=dim, starts=box, source=_source(source) | {"dim": dim, "starts": starts})
-
-
-def recall_target(source: Mapping[str, Any]) -> Target:
-    """The target of a run, from what it remembers."""
-    found = _load(source["target"])
-    if isinstance(found, Target):
-        return dataclasses.replace(found, source=_source(source["target"]))
-    return load_target(source["target"], dim=source.get("dim"), starts=source.get("starts"))
 
 
 def _source(source: str) -> dict[str, Any]:

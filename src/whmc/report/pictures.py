@@ -42,51 +42,63 @@ def on_axes(draw: Callable[[Any, "Result"], None], result: "Result") -> Callable
     return lambda figure: draw(figure.subplots(), result)
 
 
+def _small(
+    result: "Result",
+    title: str,
+    caption: str,
+    say: Callable[["Result"], str],
+    draw: Callable[[Any, "Result"], None],
+) -> Picture:
+    """A picture of the usual size on one pair of axes; `say` gives its alternative."""
+    return Picture(title, caption, say(result), SMALL, on_axes(draw, result))
+
+
 def pictures_of(result: "Result") -> Iterator[Picture]:
     """Every picture that the result has something for, in an order that fills a page of three columns too."""
     if result.library.num_modes > 1:
         yield from _of_modes(result)
-    yield Picture(
-        "Evidence", "log evidence of the whole and of each mode, with two standard errors.",
-        words.of_evidence(result), SMALL, on_axes(plots.evidences, result),
+    yield _small(
+        result, "Evidence", "log evidence of the whole and of each mode, with two standard errors.",
+        words.of_evidence, plots.evidences,
     )  # fmt: skip
     yield _pairs(result)
-    yield Picture(
-        "Energies", "Energy of the draws of each mode, all rows scaled to one height; the highest 0.5 % are left out.",
-        words.of_energies(result), SMALL, on_axes(plots.energies, result),
+    yield _small(
+        result, "Energies",
+        "Energy of the draws of each mode, all rows scaled to one height; the highest 0.5 % are left out.",
+        words.of_energies, plots.energies,
     )  # fmt: skip
-    yield Picture(
-        "Step sizes", "Step size of the local moves in each chart, in units of the chart's scale.",
-        words.of_steps(result), SMALL, on_axes(plots.step_sizes, result),
+    yield _small(
+        result, "Step sizes", "Step size of the local moves in each chart, in units of the chart's scale.",
+        words.of_steps, plots.step_sizes,
     )  # fmt: skip
     if searched(result):
-        yield Picture(
-            "Discovery", "Modes that the search had found, against what it had spent.",
-            words.of_discovery(result), SMALL, on_axes(plots.discovery, result),
+        yield _small(
+            result, "Discovery", "Modes that the search had found, against what it had spent.",
+            words.of_discovery, plots.discovery,
         )  # fmt: skip
 
 
 def _of_modes(result: "Result") -> Iterator[Picture]:
     """Those that say nothing about one mode alone."""
-    yield Picture(
-        "Weights of the modes", "Bars: weights, heaviest first. Whiskers: two standard errors.",
-        words.of_weights(result), SMALL, on_axes(plots.weights_of_modes, result),
+    yield _small(
+        result, "Weights of the modes", "Bars: weights, heaviest first. Whiskers: two standard errors.",
+        words.of_weights, plots.weights_of_modes,
     )  # fmt: skip
-    yield Picture(
-        "Wormhole network",
+    yield _small(
+        result, "Wormhole network",
         "The modes in the two directions that part them most. Area of a disc: weight. Width of a line: accepted jumps. "
         "At the axes, which start from the mean: share of the spread between modes.",
-        words.of_network(result), SMALL, on_axes(plots.network, result),
+        words.of_network, plots.network,
     )  # fmt: skip
-    yield Picture(
-        "Jumps between modes", "Accepted jumps from a mode (row) to another (column), all moves and chains.",
-        words.of_jumps(result), SMALL, on_axes(plots.jumps, result),
+    yield _small(
+        result, "Jumps between modes", "Accepted jumps from a mode (row) to another (column), all moves and chains.",
+        words.of_jumps, plots.jumps,
     )  # fmt: skip
     yield _traces(result)
-    yield Picture(
-        "Running weights",
+    yield _small(
+        result, "Running weights",
         "Share of each mode among the draws so far. Lines that have become level say that the weights have settled.",
-        words.of_running(result), SMALL, on_axes(plots.running_weights, result),
+        words.of_running, plots.running_weights,
     )  # fmt: skip
 
 

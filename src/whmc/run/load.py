@@ -30,9 +30,7 @@ def load(path: str | Path, target: Target | None = None) -> Result:
     store = Store.open(path)
     settings = store.settings()
     with jax.enable_x64(True):
-        state, setup, damage = store.read()
-        for one in damage:
-            warnings.warn(f"{one}; the checkpoint before it was used", stacklevel=2)
+        state, setup = store.read()
         if target is not None:
             require_same(target, settings, state)
         elif settings["target"]["constrained"]:

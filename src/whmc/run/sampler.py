@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import platform
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -130,9 +129,7 @@ def resume(
         settings = store.settings()
         store.hold()
         try:
-            state, setup, damage = store.read()
-            for one in damage:
-                warnings.warn(f"{one}; the checkpoint before it was used", stacklevel=2)
+            state, setup = store.read()
             plan = _continued(Plan(**settings["plan"]), state, draws)
             require_same(target, settings, state)
             course = restored(

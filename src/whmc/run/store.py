@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import warnings
 import zlib
 from pathlib import Path
 from typing import Any
@@ -154,8 +155,8 @@ class Store:
                 break
             self.path(f"setup-{old}.whmc").unlink()
 
-    def read(self) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-        """The newest sound checkpoint with its setup, and what was wrong with newer ones."""
+    def read(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The newest sound checkpoint with its setup; a warning for what was wrong with newer ones."""
         damage = []
         for name in ("checkpoint.new", "checkpoint.whmc", "checkpoint-previous.whmc"):
             if not self.path(name).exists():
@@ -169,7 +170,9 @@ class Store:
                 continue
             self.num_bytes, self.checksum, self.setup = tree["num_bytes"], tree["checksum"], tree["setup"]
             self.sound = name
-            return tree, setup, damage
+            for one in damage:
+                warnings.warn(f"{one}; the checkpoint before it was used", stacklevel=3)
+            return tree, setup
         if damage:
             raise StoreError(f"{self.folder} has no sound checkpoint left ({'; '.join(damage)}): start the run again")
         raise StoreError(f"{self.folder} has no checkpoint: start the run again")
