@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from whmc.run.load import load
     from whmc.run.sampler import resume, sample
     from whmc.run.store import StoreError
+    from whmc.symmetry import Exchange, Flip
     from whmc.target import Target
 
 __version__ = "0.1.0"
@@ -29,6 +30,8 @@ __all__ = [
     "ChainState",
     "Cycle",
     "Damaged",
+    "Exchange",
+    "Flip",
     "GibbsWormhole",
     "Independence",
     "LocalHMC",
@@ -56,6 +59,8 @@ _HOME = {
     "ChainState": "whmc.kernels.base",
     "Cycle": "whmc.kernels.compose",
     "Damaged": "whmc.plain",
+    "Exchange": "whmc.symmetry",
+    "Flip": "whmc.symmetry",
     "GibbsWormhole": "whmc.kernels.wormhole",
     "Independence": "whmc.kernels.independence",
     "LocalHMC": "whmc.kernels.local",
@@ -72,8 +77,8 @@ _HOME = {
     "WormholeTrajectory": "whmc.kernels.trajectory",
     "blackjax": "whmc.frontends.blackjax",
     "find_modes": "whmc.run.find",
-    "load": "whmc.run.load",
     "init": "whmc.kernels.base",
+    "load": "whmc.run.load",
     "resume": "whmc.run.sampler",
     "sample": "whmc.run.sampler",
     "search_modes": "whmc.run.find",

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from whmc.target import Target, TargetCheck
 
@@ -53,6 +54,39 @@ def require_scalar_output(target: Target) -> None:
         raise TypeError(f"logdensity returned dtype {dtype}: it must return a real floating number")
 
 
+NEAR = 1e-6
+"""Relative difference of log densities that rounding explains, also through a constraint and back."""
+
+
+def require_symmetric(target: Target, seed: int = 0) -> None:
+    """At some points each declared symmetry g keeps the density: log pi(g x) + log |det dg/dx| = log pi(x)."""
+    points = target.draw_starts(jax.random.fold_in(jax.random.key(seed), 3), 64)
+    heights = jax.jit(jax.vmap(target))(points)
+    points = points[jnp.argsort(jnp.where(jnp.isfinite(heights), -heights, jnp.inf))[:4]]
+    for element, symmetry in enumerate(target.group.generators, start=1):
+        before, after = map(np.asarray, _before_and_after(target, element, points))
+        wrong = ~np.isclose(before, after, rtol=NEAR, atol=NEAR) & np.isfinite(before)
+        if wrong.any():
+            n = int(np.argmax(wrong))
+            raise ValueError(
+                f"{symmetry} is no symmetry: it changes the log density from {before[n]:.8g} to {after[n]:.8g}; "
+                "name all values that belong to a component, and look for priors or data that tell components apart"
+            )
+
+
+@partial(jax.jit, static_argnums=0)
+def _before_and_after(
+    target: Target, element: Int[Array, ""] | int, points: Float[Array, "n dim"]
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def image(position: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        return target.image(element, position)
+
+    after = jax.vmap(target)(jax.vmap(image)(points))
+    if target.constrained:  # else the map is a permutation with signs
+        after += jax.vmap(lambda point: jnp.linalg.slogdet(jax.jacfwd(image)(point))[1])(points)
+    return jax.vmap(target)(points), after
+
+
 def check_target(target: Target, seed: int = 0, at: Any = None) -> TargetCheck:
     """Output, finite share of the starts, one value, gradient, batch, dtype; the later lines need the first two."""
     lines: list[tuple[bool, str, str]] = []
@@ -73,6 +107,8 @@ def check_target(target: Target, seed: int = 0, at: Any = None) -> TargetCheck:
             look("gradient", lambda: _gradient(target, points[0]))
             look("batch", lambda: _batch(target, points))
             look("dtype", lambda: _dtype(target))
+            if target.symmetries and target.starts is not None:
+                look("symmetries", lambda: _symmetries(target, seed))
     return TargetCheck(tuple(lines))
 
 
@@ -136,6 +172,11 @@ def _batch(target: Target, points: Float[Array, "n dim"]) -> tuple[bool, str]:
     jax.block_until_ready(evaluate(points))
     each = (time.perf_counter() - start) / len(points)
     return True, f"same in a batch, {each * 1e6:.1f} µs a gradient"
+
+
+def _symmetries(target: Target, seed: int) -> tuple[bool, str]:
+    require_symmetric(target, seed)
+    return True, f"{len(target.group)} images of each point have its density"
 
 
 def _dtype(target: Target) -> tuple[bool, str]:

@@ -56,7 +56,6 @@ def to_datatree(result: Result) -> "xarray.DataTree":
         "location": (("mode", "coordinate"), table.location),
         **{name: (("mode",), getattr(table, name)) for name in MODES},
     }
-    names = [str(name) for name in target.names or ()]
     attributes = {
         "inference_library": "whmc",
         "log_evidence": result.log_evidence,
@@ -67,9 +66,9 @@ def to_datatree(result: Result) -> "xarray.DataTree":
         "/posterior": xarray.Dataset(posterior, {**here, **coords}, attributes),
         "/sample_stats": xarray.Dataset({k: (axes, v) for k, v in stats.items()}, here, attributes),
         "/unconstrained_posterior": xarray.Dataset(
-            {"position": ((*axes, "coordinate"), result.draws)}, {**here, "coordinate": names}
+            {"position": ((*axes, "coordinate"), result.draws)}, {**here, "coordinate": target.coordinates}
         ),
-        "/modes": xarray.Dataset(modes, {"mode": np.arange(len(table)), "coordinate": names}),
+        "/modes": xarray.Dataset(modes, {"mode": np.arange(len(table)), "coordinate": target.coordinates}),
     }
     return xarray.DataTree.from_dict(groups)
 
@@ -121,7 +120,7 @@ def _remembered(result: Result) -> dict[str, Any]:
     remembered["digest"] = _digest(result)
     remembered["target"] = {
         "dim": target.dim,
-        "names": [str(name) for name in target.names or ()],
+        "names": target.coordinates,
         "dims": {name: list(dims) for name, dims in (target.dims or {}).items()},
         "coords": {name: [_item(place) for place in places] for name, places in (target.coords or {}).items()},
         "source": target.source,
@@ -164,7 +163,7 @@ def load_file(path: Path, target: Target | None) -> Result:
     if target is None:
         return result
     was = remembered["target"]
-    if target.dim != was["dim"] or [str(name) for name in target.names or ()] != was["names"]:
+    if target.dim != was["dim"] or target.coordinates != was["names"]:
         raise ValueError(f"target has dimension {target.dim}, the result {was['dim']}, or other names: give the run's")
     return dataclasses.replace(result, target=target)
 

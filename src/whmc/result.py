@@ -283,6 +283,8 @@ class Result:
         """Share of draws far outside the nearest chart, beyond what even heavy tails explain."""
         dim = self.target.dim
         some = self.draws[:, :: max(1, self.label.size // 2000)].reshape(-1, dim)
+        if self.target.fold is not None:  # unfolded draws are far from the charts, and their images are not
+            some = by_chain(lambda position: self.target.home(position[None])[0], some[None])[0]
         return float(np.mean(chart_squares(self.library, some).min(axis=0) > 4 * (dim + 5 * np.sqrt(2 * dim))))
 
     @cached_property
@@ -309,6 +311,20 @@ class Result:
     @cached_property
     def _values(self) -> Mapping[str, np.ndarray]:
         return self.target.named_values(self.draws) if self.named is None else self.named
+
+    def unfolded(self, seed: int = 0) -> "Result":
+        """Every draw moved to a random image under the target's symmetries: exact draws of the whole density.
+
+        Modes, weights and evidence stay those of the folded one: each of the images has an equal part.
+        """
+        fold = self.target.fold
+        if fold is None:
+            raise ValueError("these draws are not folded: the target was given no symmetries, or load() no target")
+        chains, draws, _ = self.draws.shape
+        element = np.random.default_rng(seed).integers(len(fold.group), size=(chains, draws, 1))
+        rows = np.concatenate([self.draws, element], axis=-1)
+        moved = by_chain(lambda row: self.target.image(row[-1].astype(int), row[:-1]), rows)
+        return dataclasses.replace(self, draws=moved, named=None)
 
     def mode(self, number: int) -> "ModeDraws":
         """The draws of one mode."""
@@ -360,7 +376,11 @@ class Result:
         lines = [f"ALARM {alarm}" for alarm in self.alarms]
         size, charts = self.library.num_modes, self.library.size
         several = f" ({charts} charts)" if charts > size else ""
-        lines += [f"{chains} chains x {draws} draws in {dim} dimensions, {size} modes{several}", str(self.modes)]
+        one_of = "" if self.target.fold is None else f", one of {len(self.target.fold.group)} images of each"
+        lines += [
+            f"{chains} chains x {draws} draws in {dim} dimensions, {size} modes{several}{one_of}",
+            str(self.modes),
+        ]
         lines.append(f"log evidence {self.log_evidence:.3f} ± {self.log_evidence_se:.3f} (by {self.evidence.method})")
         if size > 1:
             lines.append(f"weights by {self.recommended}; round trips {int(self.round_trips.sum())}")

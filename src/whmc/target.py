@@ -2,16 +2,19 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from whmc.bounds import Bounds, places
 from whmc.paging import release
 from whmc.pytree import pytree
+from whmc.symmetry import Exchange, Flip, Fold, Group
 
 Numbers = Any
 """Whatever np.asarray takes: NumPy's own type for it cannot be checked at run time."""
@@ -40,8 +43,17 @@ class Target:
     names: D names, for tables and pictures.
     template: a pytree of arrays; then `logdensity` takes such a pytree, and so do `starts`.
     constrain: position -> dictionary of named values, as they are meant: what tables and `to_arviz` show.
+    unconstrain: its inverse, from that dictionary to a position; only symmetries of these values need it.
     dims, coords: names of the axes of these values and of places along them, as in ArviZ.
+    bounds: where `logdensity` is defined: a box `(low, high)` (a tuple; scalars or D values each, None for no bound),
+        a list of D pairs, or a dictionary of pairs by name. `logdensity` is then the density of the bounded values,
+        and `starts`, modes and tables are in them; chains walk on all of R^D, with the Jacobian taken into account.
+        Without `starts`, a finite box of bounds is where searches start.
+    symmetries: maps that leave the density unchanged, such as `Exchange("mu", "weight")` of the components of a
+        mixture, or `Flip("loading")`: then one of all images of a mode is sampled, and `Result.unfolded` gives back
+        the others. Names are those of `constrain` where `unconstrain` is given, else those of coordinates.
     source: where the command line has the target from, so that it can resume a run.
+    fold: the image that is kept; made by `sample`.
     """
 
     logdensity: Callable[[Any], Any]
@@ -50,9 +62,13 @@ class Target:
     names: Sequence[str] | None = None
     template: PyTree = None
     constrain: Callable[[Any], Mapping[str, Any]] | None = None
+    unconstrain: Callable[[Mapping[str, Any]], Any] | None = None
     dims: Mapping[str, Sequence[str]] | None = None
     coords: Mapping[str, Any] | None = None
+    bounds: Any = None
+    symmetries: Sequence[Exchange | Flip] | None = None
     source: Mapping[str, Any] | None = None
+    fold: Fold | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.logdensity):
@@ -70,12 +86,28 @@ class Target:
             raise ValueError(f"names has {len(self.names)} entries for dim = {dim}: give one each")
         if self.names is None:
             object.__setattr__(self, "names", _names(self.template, dim))
+        if self.bounds is not None and not isinstance(self.bounds, Bounds):
+            given = self.bounds
+            if self.template is not None and isinstance(given, tuple):
+                given = tuple(_flat(edge) if self._is_whole(edge) else edge for edge in given)
+            object.__setattr__(self, "bounds", Bounds.of(given, self.coordinates))
+        if self.starts is None and self.bounds is not None and self.bounds.finite:
+            box = tuple(_shaped_like(self.template, edge) for edge in (self.bounds.low, self.bounds.high))
+            object.__setattr__(self, "starts", box)
         _check_starts(self)
+        if self.unconstrain is not None and self.constrain is None:
+            raise ValueError("unconstrain is the inverse of constrain: give both, or none")
+        if self.symmetries:
+            self.group  # noqa: B018 - names that do not exist are found now
 
     def __call__(self, position: Float[Array, " dim"]) -> Float[Array, ""]:
         """log density at a flat position, in the position's dtype."""
-        value = jnp.asarray(self.logdensity(self.unflatten(position)))
-        return value.astype(position.dtype)
+        value = jnp.asarray(self.logdensity(self.unflatten(position))).astype(position.dtype)
+        if self.bounds is not None:
+            value += self.bounds.log_jacobian(position)
+        if self.fold is not None:
+            value += self.fold.log_share(self.values(position))
+        return value
 
     def evaluate(self, position: Float[Array, " dim"]) -> Evaluation:
         """Log density and score (its gradient); the only door through which they reach a chain.
@@ -97,8 +129,22 @@ class Target:
         position = jax.ShapeDtypeStruct((self.dim,), np.dtype(float))
         return jax.eval_shape(lambda x: jnp.asarray(self.logdensity(self.unflatten(x))), position).dtype
 
+    @property
+    def coordinates(self) -> list[str]:
+        """The names, as plain text."""
+        return [str(name) for name in self.names or ()]
+
+    @property
+    def constrained(self) -> bool:
+        """Whether named values are others than a position's own."""
+        return self.constrain is not None or self.bounds is not None
+
     def flatten(self, position: PyTree) -> Float[Array, " dim"]:
-        """A position as a flat vector."""
+        """A position as a flat vector, free of bounds."""
+        flat = self._raveled(position)
+        return flat if self.bounds is None else self.bounds.unconstrain(flat)
+
+    def _raveled(self, position: PyTree) -> Float[Array, " dim"]:
         if self.template is None:
             return jnp.asarray(position, float)
         return ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), position))[0]
@@ -106,13 +152,23 @@ class Target:
     def flatten_all(self, positions: Any) -> Any:
         """Many positions as rows: an array, or with a template a list of pytrees or one with a leading axis."""
         if self.template is None or (isinstance(positions, (np.ndarray, jax.Array)) and positions.ndim == 2):
-            return np.asarray(positions, float)
-        if isinstance(positions, list):
-            return np.stack([np.asarray(self.flatten(position)) for position in positions])
-        return jax.vmap(self.flatten)(jax.tree.map(jnp.asarray, positions))
+            rows = np.asarray(positions, float)
+        elif isinstance(positions, list):
+            rows = np.stack([np.asarray(self._raveled(position)) for position in positions])
+        else:
+            rows = np.asarray(jax.vmap(self._raveled)(jax.tree.map(jnp.asarray, positions)))
+        if self.bounds is None or rows.shape[-1:] != (self.dim,):
+            return rows
+        self.bounds.require_inside("a given position", rows, self.coordinates)
+        return np.asarray(self.bounds.unconstrain(jnp.asarray(rows)))
 
     def unflatten(self, position: Float[Array, " dim"]) -> PyTree:
-        """A flat vector in the shape that the user's function takes."""
+        """A flat vector as the user's function takes it: inside the bounds, in the template's shape."""
+        if self.bounds is not None:
+            position = self.bounds.constrain(position)
+        return self._shaped(position)
+
+    def _shaped(self, position: Float[Array, " dim"]) -> PyTree:
         if self.template is None:
             return position
         # ravel_pytree restores the dtypes of its own input, so the template takes the position's
@@ -127,13 +183,70 @@ class Target:
         if self.template is not None:
             leaves = jax.tree_util.tree_leaves_with_path(by_chain(self.unflatten, draws))
             return {jax.tree_util.keystr(path, simple=True, separator=".") or "x": leaf for path, leaf in leaves}
-        names = [str(name) for name in self.names or ()]
-        if names == list(_names(None, self.dim)):
+        if self.bounds is not None:
+            draws = by_chain(self.unflatten, draws)
+        if self.coordinates == list(_names(None, self.dim)):
             return {"x": draws}
-        return {name: draws[..., n] for n, name in enumerate(names)}
+        return {name: draws[..., n] for n, name in enumerate(self.coordinates)}
+
+    @cached_property
+    def group(self) -> Group:
+        """All products of the symmetries."""
+        assert self.symmetries
+        if self.unconstrain is None:
+            leaves = {} if self.template is None else _leaves(self.template)
+            return Group.generated(self.symmetries, lambda one: _find(one, leaves, self.coordinates), self.dim)
+        leaves = _leaves([np.empty(shape) for shape in self._moved.values()])
+        where = dict(zip(self._moved, leaves.values(), strict=True))
+        return Group.generated(self.symmetries, lambda one: where[one], sum(here.size for here in where.values()))
+
+    @cached_property
+    def _moved(self) -> dict[str, tuple[int, ...]]:
+        """Named values that symmetries speak of, and their shapes."""
+        assert self.constrain is not None and self.symmetries
+        with jax.enable_x64(True):
+            known = jax.eval_shape(
+                lambda x: dict(self.constrain(self.unflatten(x))),  # type: ignore[misc]
+                jax.ShapeDtypeStruct((self.dim,), np.dtype(float)),
+            )
+        names = list(dict.fromkeys(name for one in self.symmetries for name in one.names))
+        for name in names:
+            if name not in known:
+                raise ValueError(f"symmetries speak of {name!r}, the model has {', '.join(map(repr, known))}")
+        if not names:
+            raise ValueError("symmetries speak of no name: this model's values are known by name, not by number")
+        return {name: known[name].shape for name in names}
+
+    def values(self, position: Float[Array, " dim"]) -> Float[Array, " size"]:
+        """What the symmetries act on, as one vector: the named values that they speak of, or all coordinates."""
+        if self.unconstrain is None:
+            return position if self.bounds is None else self.bounds.constrain(position)
+        assert self.constrain is not None
+        named = self.constrain(self.unflatten(position))
+        return jnp.concatenate([jnp.ravel(named[name]) for name in self._moved])
+
+    def image(self, element: Int[Array, ""] | int, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """Where an element of the group takes a position."""
+        moved = self.group.act(element, self.values(position))
+        if self.unconstrain is None:
+            return moved if self.bounds is None else self.bounds.unconstrain(moved)
+        assert self.constrain is not None
+        named = dict(self.constrain(self.unflatten(position)))
+        begin = 0
+        for name, shape in self._moved.items():
+            end = begin + int(np.prod(shape))
+            named[name], begin = moved[begin:end].reshape(shape), end
+        return self.flatten(self.unconstrain(named))
+
+    def home(self, positions: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+        """The image of each position that the fold keeps."""
+        return positions if self.fold is None else _homes(self, positions)
 
     def draw_starts(self, key: Array, num: int) -> Float[Array, "num dim"]:
         """`num` points of the start region."""
+        return self.home(self._draw_starts(key, num))
+
+    def _draw_starts(self, key: Array, num: int) -> Float[Array, "num dim"]:
         starts = self.starts
         if starts is None:
             raise ValueError("this target has no starts: give Target(..., starts=(low, high))")
@@ -144,7 +257,8 @@ class Target:
             return points
         if isinstance(starts, tuple):
             low, high = (self._edge(edge) for edge in starts)
-            return low + (high - low) * jax.random.uniform(key, (num, self.dim))
+            points = low + (high - low) * jax.random.uniform(key, (num, self.dim))
+            return points if self.bounds is None else self.bounds.unconstrain(points)
         points = jnp.asarray(self.flatten_all(starts))
         if num <= len(points):
             return points[:num]
@@ -152,7 +266,11 @@ class Target:
 
     def _edge(self, edge: Any) -> Float[Array, " dim"]:
         """One edge of the start box; a scalar serves all coordinates."""
-        return self.flatten(edge) if self.template is not None or np.ndim(edge) else jnp.full(self.dim, float(edge))
+        return self._raveled(edge) if self._is_whole(edge) or np.ndim(edge) else jnp.full(self.dim, float(edge))
+
+    def _is_whole(self, edge: Any) -> bool:
+        """Whether an edge has the template's shape, as opposed to one number for all."""
+        return self.template is not None and edge is not None and not np.isscalar(edge)
 
     def check(self, seed: int = 0, at: Any = None) -> "TargetCheck":
         """Walks through the target step by step: `print(target.check())`.
@@ -162,6 +280,13 @@ class Target:
         from whmc.check import check_target
 
         return check_target(self, seed, at)
+
+
+@partial(jax.jit, static_argnums=0)
+def _homes(target: Target, positions: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+    assert target.fold is not None
+    nearest = target.fold.nearest
+    return jax.vmap(lambda position: target.image(nearest(target.values(position)), position))(positions)
 
 
 AT_ONCE = 4096
@@ -199,6 +324,42 @@ class TargetCheck:
     __repr__ = __str__
 
 
+def _flat(edge: PyTree) -> Float[np.ndarray, " dim"]:
+    """In NumPy: outside of our own runs JAX may have single precision only."""
+    return np.concatenate([np.ravel(np.asarray(leaf, float)) for leaf in jax.tree.leaves(edge)])
+
+
+def _shaped_like(template: PyTree, flat: Float[np.ndarray, " dim"]) -> PyTree:
+    if template is None:
+        return flat
+    leaves, structure = jax.tree.flatten(template)
+    ends = np.cumsum([np.size(leaf) for leaf in leaves])
+    parts = [part.reshape(np.shape(leaf)) for part, leaf in zip(np.split(flat, ends[:-1]), leaves, strict=True)]
+    return jax.tree.unflatten(structure, parts)
+
+
+def _leaves(template: PyTree) -> dict[str, np.ndarray]:
+    """The places of each leaf's numbers in a flat position, in the leaf's shape."""
+    found, size = {}, 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(template):
+        here = size + np.arange(np.size(leaf)).reshape(np.shape(leaf))
+        found[jax.tree_util.keystr(path, simple=True, separator=".")] = here
+        size += np.size(leaf)
+    return found
+
+
+def _find(one: str | int, leaves: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
+    """Coordinates by number, by the name of a leaf, or by their own."""
+    if not isinstance(one, str):
+        if not 0 <= int(one) < len(names):
+            raise ValueError(f"symmetries speak of coordinate {one}: the coordinates are 0 to {len(names) - 1}")
+        return np.array([int(one)])
+    found = leaves[one] if one in leaves else places(one, names)
+    if not found.size:
+        raise ValueError(f"symmetries speak of {one!r}, the names are {', '.join(map(repr, names[:8]))}")
+    return found
+
+
 def _names(template: PyTree, dim: int) -> tuple[str, ...]:
     if template is None:
         return tuple(f"x[{i}]" for i in range(dim))
@@ -218,14 +379,15 @@ def _check_starts(target: Target) -> None:
     if isinstance(starts, tuple):
         if len(starts) != 2:
             raise ValueError(f"starts as a box is (low, high), got {len(starts)} entries")
-        whole = target.template is not None
-        low, high = (np.asarray(target.flatten(edge) if whole else edge, float) for edge in starts)
+        low, high = (_flat(edge) if target._is_whole(edge) else np.asarray(edge, float) for edge in starts)
         if low.shape not in ((), (dim,)) or high.shape not in ((), (dim,)):
             raise ValueError(
                 f"starts has edges of shape {low.shape} and {high.shape}: give scalars or {dim} values each"
             )
         if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
             raise ValueError(f"starts must be a finite box with low < high, got {starts!r}")
+        if target.bounds is not None and not (np.all(low >= target.bounds.low) and np.all(high <= target.bounds.high)):
+            raise ValueError(f"starts {starts!r} reach outside the bounds: give a box inside them, or leave it out")
         return
     points = np.asarray(target.flatten_all(starts))
     if points.ndim != 2 or points.shape[1] != dim or len(points) == 0:

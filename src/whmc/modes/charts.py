@@ -107,7 +107,7 @@ def library_at(target: Target, locations: Numbers, *, diagonal: bool | None = No
 
 def spread(target: Target, locations: Float[Array, "size dim"]) -> float:
     """The standard deviation of a direction without curvature: the size of the known region."""
-    if isinstance(target.starts, tuple) and target.template is None:
+    if isinstance(target.starts, tuple) and target.template is None and target.bounds is None:
         low, high = (np.asarray(edge, float) for edge in target.starts)
         return float(np.max(high - low))
     reach = np.max(np.ptp(np.asarray(locations), axis=0))

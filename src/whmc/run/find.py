@@ -13,6 +13,7 @@ from whmc.modes.library import ModeLibrary
 from whmc.modes.search import Hunt, Search
 from whmc.modes.tempered import Tempered
 from whmc.run.connect import connect
+from whmc.run.fold import folded
 from whmc.target import Target
 
 MAX_MODES = 256
@@ -59,6 +60,7 @@ def search_modes(
         raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
     with jax.enable_x64(True):
         require_scalar_output(target)
+        target = folded(target, seed)
         key = jax.random.fold_in(jax.random.key(seed), 1)  # 0 is the chains'
         hunt = Hunt(target, max_modes)
         if known is not None:

@@ -11,6 +11,7 @@ from whmc.kernels.base import AbstractKernel
 from whmc.result import Result, Timings
 from whmc.run.adapt import gather
 from whmc.run.course import Plan, make_result
+from whmc.run.fold import recalled
 from whmc.run.record import Record
 from whmc.run.sampler import require_same
 from whmc.run.store import Store, StoreError
@@ -26,12 +27,15 @@ def load(path: str | Path, target: Target | None = None) -> Result:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist: give a file of result.save(), or a run's folder")
     if path.is_file():
-        return load_file(path, target)
+        result = load_file(path, target)
+        folded = result.target if target is None else recalled(target, result.settings.get("fold"))
+        return dataclasses.replace(result, target=folded)
     store = Store.open(path)
     settings = store.settings()
     with jax.enable_x64(True):
         state, setup = store.read()
         if target is not None:
+            target = recalled(target, settings.get("fold"))
             require_same(target, settings, state)
         elif settings["target"]["constrained"]:
             warnings.warn("values are unconstrained: give load(..., target=) for those of the model", stacklevel=2)

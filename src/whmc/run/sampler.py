@@ -23,6 +23,7 @@ from whmc.run.adapt import require_adaptable
 from whmc.run.checkpoint import restored
 from whmc.run.course import Course, Plan
 from whmc.run.find import MAX_MODES, require_finders
+from whmc.run.fold import folded, recalled
 from whmc.run.progress import Progress
 from whmc.run.store import Store, StoreError
 from whmc.run.work import work_evidence
@@ -89,11 +90,12 @@ def sample(
     # float64 here and in all that is called from here; the user's own setting is untouched
     with jax.enable_x64(True):
         require_scalar_output(target)
-        known = None if modes is None else _known(target, modes)
         at = None if initial is None else _initial(target, initial, chains)
-        if known is None and target.starts is None:
+        if modes is None and target.starts is None:
             raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
         with _view(progress) as view:
+            target, known = _folded(target, modes, plan.seed)
+            at = None if at is None else np.asarray(target.home(jnp.asarray(at)))
             course = Course(
                 target,
                 plan,
@@ -130,6 +132,7 @@ def resume(
         store.hold()
         try:
             state, setup = store.read()
+            target = recalled(target, settings.get("fold"))
             plan = _continued(Plan(**settings["plan"]), state, draws)
             require_same(target, settings, state)
             course = restored(
@@ -200,14 +203,15 @@ PROBES = 4
 def _settings(target: Target, plan: Plan, *, probed: bool) -> dict[str, Any]:
     """What was asked for, of what, with which versions."""
     packages = ("jax", "jaxlib", "numpy", "scipy", "optimistix")
-    described = {"dim": target.dim, "names": [str(name) for name in target.names or ()]}
+    described = {"dim": target.dim, "names": target.coordinates}
     settings: dict[str, Any] = {
         "whmc": whmc.__version__,
         "versions": {"python": platform.python_version()} | {n: importlib.metadata.version(n) for n in packages},
         "machine": f"{platform.system()} {platform.machine()}",
         "plan": dataclasses.asdict(plan),
-        "target": described | {"constrained": target.constrain is not None},
+        "target": described | {"constrained": target.constrained},
         "source": None if target.source is None else dict(target.source),
+        "fold": None if target.fold is None else target.fold.plain(),
     }
     if probed and target.starts is not None:
         points = _probes(target)
@@ -226,7 +230,7 @@ def require_same(target: Target, settings: dict[str, Any], state: dict[str, Any]
     if target.dim != was["dim"]:
         raise StoreError(f"the run has dimension {was['dim']}, this target {target.dim}: give the target of the run")
     require_scalar_output(target)
-    names = [str(name) for name in target.names or ()]
+    names = target.coordinates
     if names != was["names"]:
         raise StoreError(f"the run's parameters are {was['names'][:5]}, this target's {names[:5]}: give the run's")
     if "points" in was:
@@ -248,6 +252,20 @@ def _require_equal(target: Target, points: np.ndarray, values: np.ndarray) -> No
             f"the target is not the one of the run: at {np.array2string(points[n], threshold=6)} the log density is "
             f"{now[n]:.10g}, it was {values[n]:.10g}; give the same function and data"
         )
+
+
+def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> tuple[Target, ModeLibrary | None]:
+    """The target with one image of each mode, where it has symmetries, and the modes that are known of it."""
+    if modes is None:
+        return folded(target, seed), None
+    if not target.symmetries:
+        return target, _known(target, modes)
+    given = modes.charts()[0] if isinstance(modes, ModeLibrary) else target.flatten_all(modes)
+    target = folded(target, seed, np.asarray(given))
+    if isinstance(modes, ModeLibrary):  # found in the image that is kept
+        return target, _known(target, modes)
+    homes = target.home(jnp.asarray(given))
+    return target, library_at(target, np.asarray(jax.vmap(target.unflatten)(homes)))
 
 
 def _known(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:
