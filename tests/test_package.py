@@ -13,7 +13,7 @@ from whmc.cli import main
 SOURCE = Path(__file__).parent.parent / "src" / "whmc"
 # a file may import from its own layer and from those before it
 LAYERS = [
-    ["pytree", "plain", "paging", "bounds", "symmetry"],
+    ["pytree", "plain", "paging", "trouble", "bounds", "symmetry"],
     ["noise"],
     ["target"],
     ["modes.library"],

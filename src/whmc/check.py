@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from whmc.target import Target, TargetCheck
+from whmc.trouble import own_errors
 
 
 def require_count(name: str, value: Any, least: int) -> None:
@@ -93,7 +94,8 @@ def check_target(target: Target, seed: int = 0, at: Any = None) -> TargetCheck:
 
     def look(what: str, see: Callable[[], tuple[bool, str]]) -> bool:
         try:
-            passed, seen = see()
+            with own_errors(target):
+                passed, seen = see()
         except Exception as error:  # whatever the user's function raises is a finding, not a crash
             passed, seen = False, f"{type(error).__name__}: {str(error).splitlines()[0]}"
         lines.append((passed, what, seen))

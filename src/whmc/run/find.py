@@ -15,6 +15,7 @@ from whmc.modes.tempered import Tempered
 from whmc.run.connect import connect
 from whmc.run.fold import folded
 from whmc.target import Target
+from whmc.trouble import own_errors
 
 MAX_MODES = 256
 """Charts in a library, unless told: a step looks at every chart, so many cost time."""
@@ -58,7 +59,7 @@ def search_modes(
     require_count("max_modes", max_modes, 1)
     if target.starts is None:
         raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), own_errors(target):
         require_scalar_output(target)
         target = folded(target, seed)
         key = jax.random.fold_in(jax.random.key(seed), 1)  # 0 is the chains'

@@ -28,6 +28,7 @@ from whmc.run.progress import Progress
 from whmc.run.store import Store, StoreError
 from whmc.run.work import work_evidence
 from whmc.target import Numbers, Target
+from whmc.trouble import own_errors
 
 MOST_WARMUP = 10_000
 """Steps of the warm-up unless asked for: charts do not become better by more, and its draws are kept in memory."""
@@ -88,7 +89,7 @@ def sample(
     require_finders(finder)
     plan = Plan(adapt, int(max_modes), int(seed), int(chains), int(draws), int(warmup))
     # float64 here and in all that is called from here; the user's own setting is untouched
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), own_errors(target):
         require_scalar_output(target)
         at = None if initial is None else _initial(target, initial, chains)
         if modes is None and target.starts is None:
@@ -126,7 +127,7 @@ def resume(
     kernel, finder: only where the run was given ones that are not whmc's own.
     """
     require_target(target)
-    with jax.enable_x64(True), _view(progress) as view:
+    with jax.enable_x64(True), own_errors(target), _view(progress) as view:
         store = Store.open(folder)
         settings = store.settings()
         store.hold()

@@ -1,0 +1,82 @@
+"""NumPy functions called from compiled code: batched, in double precision, without waiting for oneself."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+SMALL = 16_000
+"""Numbers in one argument of a callback. JAX copies larger arrays by another thread; where all threads wait, as on a
+machine with one core, a callback would wait for its own arguments for ever."""
+
+
+def outside(
+    function: Callable[..., tuple[np.ndarray, ...]], shapes: Sequence[tuple[int, ...]], *given: Array
+) -> tuple[Array, ...]:
+    """A NumPy function of many positions, called from compiled code with one of them; its results have the precision
+    of what was given.
+
+    function: takes float64 arrays, one row for each position, and returns such arrays. It must not use JAX: it could
+        wait for the thread that waits for it. shapes: of the results for one position.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def many(*rows: Array) -> tuple[Array, ...]:
+        return _call(function, shapes, rows)
+
+    @many.def_vmap
+    def _(size: int, batched: Sequence[bool], *rows: Array) -> Any:
+        num = rows[0].shape[1] if batched[0] else len(rows[0])
+        flat = (part.reshape(-1, *part.shape[2:]) for part in _repeated(size, batched, rows))
+        found = many(*flat)
+        return tuple(part.reshape(size, num, *part.shape[1:]) for part in found), (True,) * len(shapes)
+
+    @jax.custom_batching.custom_vmap
+    def one(*given: Array) -> tuple[Array, ...]:
+        return tuple(part[0] for part in many(*(part[None] for part in given)))
+
+    @one.def_vmap
+    def _(size: int, batched: Sequence[bool], *given: Array) -> Any:
+        return many(*_repeated(size, batched, given)), (True,) * len(shapes)
+
+    return one(*given)
+
+
+def _repeated(size: int, batched: Sequence[bool], arrays: Sequence[Array]) -> list[Array]:
+    return [
+        part if along else jnp.broadcast_to(part, (size, *part.shape))
+        for along, part in zip(batched, arrays, strict=True)
+    ]
+
+
+def _call(
+    function: Callable[..., tuple[np.ndarray, ...]], shapes: Sequence[tuple[int, ...]], rows: Sequence[Array]
+) -> tuple[Array, ...]:
+    """The callback itself.
+
+    JAX hands it arrays in the precision of the thread that it runs in, where `jax.enable_x64` of the caller does not
+    hold: so float64 travels as pairs of uint32.
+    """
+    dtype, num = rows[0].dtype, len(rows[0])
+    wide = dtype == np.float64
+    sent = [jax.lax.bitcast_convert_type(part, np.uint32) if wide else part for part in rows]
+    pieces = [[part.reshape(-1)[n : n + SMALL] for n in range(0, part.size, SMALL)] for part in sent]
+
+    def call(*pieces: Any) -> tuple[np.ndarray, ...]:
+        # concatenate copies: the memory is XLA's, and used again
+        joined = [np.concatenate([np.asarray(piece) for piece in part]) for part in pieces]
+        numbers = [part.view(np.float64) if wide else part.astype(np.float64) for part in joined]
+        found = function(*(part.reshape(like.shape) for part, like in zip(numbers, rows, strict=True)))
+        return tuple(_bits(part) if wide else part.astype(dtype) for part in found)
+
+    kind, tail = (np.uint32, (2,)) if wide else (dtype, ())
+    like = tuple(jax.ShapeDtypeStruct((num, *shape, *tail), kind) for shape in shapes)
+    found = jax.pure_callback(call, like, *pieces)
+    return tuple(jax.lax.bitcast_convert_type(part, np.float64) if wide else part for part in found)
+
+
+def _bits(numbers: np.ndarray) -> np.ndarray:
+    return np.asarray(numbers, np.float64, order="C")[..., None].view(np.uint32)
