@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def to_arviz(result: Result) -> Any:
     """What the ArviZ that is installed calls a result: a DataTree, or before version 1 an InferenceData."""
     tree = to_datatree(result)
     try:
-        import arviz  # type: ignore[import-not-found]
+        arviz = importlib.import_module("arviz")
     except ImportError:
         return tree
     if not hasattr(arviz, "InferenceData"):
