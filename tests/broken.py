@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place
+from whmc.frontends.blackjax import Move
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place, refresh
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.local import LocalHMC
 from whmc.modes.library import ModeLibrary, apply
@@ -77,6 +78,21 @@ class LocalWithoutResponsibility(AbstractKernel):
         log_ratio = proposal.logdensity - 0.5 * p @ p - state.logdensity + 0.5 * momentum @ momentum
         new_state, accepted, _ = metropolis(u_accept, log_ratio, state, proposal)
         return new_state, _info(accepted)
+
+
+@pytree
+class MoveWithoutResponsibility(AbstractKernel):
+    """An algorithm of BlackJAX on the density itself, in the chart of a label: in a lone chart it would be right."""
+
+    inner: Move
+
+    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        key_label, key_move = jax.random.split(noise)
+        label = pick(jax.random.uniform(key_label), state.log_components)
+        alone = jnp.where(jnp.arange(library.capacity) == label, 0.0, -jnp.inf)
+        lone = dataclasses.replace(library, log_weight=alone)
+        new_state, info = self.inner.move(key_move, refresh(state, lone), target, lone)
+        return refresh(new_state, library), info
 
 
 @pytree

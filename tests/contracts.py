@@ -3,6 +3,7 @@
 import dataclasses
 from functools import cache
 
+import blackjax
 import jax.numpy as jnp
 import numpy as np
 
@@ -17,6 +18,7 @@ KERNELS = {
     "gibbs": whmc.GibbsWormhole(),
     "independence": whmc.Independence(),
     "trajectory": whmc.WormholeTrajectory(),
+    "blackjax": whmc.blackjax.Move(blackjax.hmc, {"num_integration_steps": 3}),
 }
 CYCLE = whmc.Cycle((whmc.LocalHMC(), whmc.Wormhole(), whmc.Independence()))
 

@@ -9,7 +9,9 @@ from whmc.run.rounds import round_lengths
 from whmc.run.throat import ThroatSearch
 from whmc.run.tuning import (
     QUARTER_TURN,
+    UNTRIED,
     Charts,
+    carry_step_sizes,
     fit_charts,
     quarter_turn,
     tune_step_sizes,
@@ -31,6 +33,23 @@ def test_step_sizes_follow_acceptance():
     assert tuned[0] < 0.35 < 0.48 < tuned[1] < 0.52 < 0.6 < tuned[2] <= 1.0
     # a chart that nothing was seen of keeps its step
     assert tune_step_sizes(np.array([0.5]), np.zeros(0, int), np.zeros(0))[0] == pytest.approx(0.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("diagonal", [True, False])
+def test_a_step_is_carried_over_where_a_chart_was_far_too_wide(diagonal):
+    def charts(*widths):
+        scale = np.array([[1.0, 1.0, width] for width in widths])
+        return Charts(np.zeros((len(widths), 3)), scale if diagonal else np.eye(3) * scale[:, None, :])
+
+    draws = np.random.default_rng(0).standard_normal((400, 3))
+    label = np.repeat([0, 1, 2, 3], [100, 100, 190, 10])
+    step_size = np.array([0.02, 0.3, 0.3, 0.02])
+    carried = carry_step_sizes(step_size, charts(20, 20, 1.5, 20), charts(1, 1, 1, 1), draws, label)
+    assert carried[0] == pytest.approx(0.4, rel=0.2)  # as long as before in the direction that limits it
+    assert carried[1] == UNTRIED
+    np.testing.assert_array_equal(carried[2:], step_size[2:])  # hardly changed; too few draws to tell
+    kept = carry_step_sizes(step_size, charts(20, 20, 20, 20), charts(20, 20, 20, 20), draws, label)
+    np.testing.assert_array_equal(kept, step_size)
 
 
 def test_a_quarter_turn_is_made_in_equal_steps():

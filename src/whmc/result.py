@@ -357,13 +357,14 @@ class Result:
 
     @property
     def tuned(self) -> dict[str, float | int | bool]:
-        """The settings of the kernel."""
+        """The settings of the kernel that are single numbers."""
         moves = () if self.kernel is None else getattr(self.kernel, "kernels", (self.kernel,))
-        return {
-            f"{name}.{field.name}": np.asarray(getattr(move, field.name)).item()
+        settings = {
+            f"{name}.{field.name}": np.asarray(getattr(move, field.name))
             for name, move in zip(self.steps, moves, strict=False)
             for field in dataclasses.fields(move)
         }
+        return {name: value.item() for name, value in settings.items() if value.dtype.kind in "biuf" and not value.ndim}
 
     @cached_property
     def parameters(self) -> ParameterTable:

@@ -1,4 +1,4 @@
-"""LocalHMC: Hamiltonian Monte Carlo in the chart of a label."""
+"""Local moves: Hamiltonian Monte Carlo in the chart of a label."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -26,8 +26,15 @@ def jitter(uniform: Float[Array, ""]) -> Float[Array, ""]:
     return jnp.where(uniform < 1 - SHORT, usual, short)
 
 
+class AbstractLocal(AbstractKernel):
+    """A move in the chart of a label, `label` and `proposed` of its info, with a step of the chart's own size.
+
+    The warm-up tunes the chart's step size to the acceptance that `log_ratio` tells.
+    """
+
+
 @pytree
-class LocalHMC(AbstractKernel):
+class LocalHMC(AbstractLocal):
     """Explores the mode that the chain is in.
 
     i ~ r(theta); momentum p ~ N(0, I) in chart i; `num_steps` leapfrog steps of the chart's own step size;

@@ -12,14 +12,22 @@ from jaxtyping import Array
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.compose import Cycle
 from whmc.kernels.independence import Independence
-from whmc.kernels.local import LocalHMC
+from whmc.kernels.local import AbstractLocal, LocalHMC
 from whmc.kernels.wormhole import Wormhole
 from whmc.modes.library import ModeLibrary
 from whmc.run.block import Trace
 from whmc.run.chains import infos
 from whmc.run.reshape import merge_duplicates, split_charts, with_best_dof
 from whmc.run.throat import Setting, ThroatSearch
-from whmc.run.tuning import Charts, fit_charts, log_ratio_of, quarter_turn, tune_step_sizes, tune_weights
+from whmc.run.tuning import (
+    Charts,
+    carry_step_sizes,
+    fit_charts,
+    log_ratio_of,
+    quarter_turn,
+    tune_step_sizes,
+    tune_weights,
+)
 
 FIRST_ROUND = 15
 """Steps of the first round: with 16 chains enough to see whether a step size is far off."""
@@ -148,6 +156,7 @@ class WarmUp:
         settings: dict[str, float | int] = {}
         if np.any(local):
             step_size = tune_step_sizes(step_size, label[local], acceptance[local])
+            step_size = carry_step_sizes(step_size, Charts.of(self.library), charts, position, trace.label.ravel())
             if not self.fixed:
                 settings["num_steps"], step_size = quarter_turn(step_size, np.exp(log_weight))
         fitted = self.library.with_charts(charts.location, charts.scale, log_weight=log_weight, step_size=step_size)
@@ -182,7 +191,7 @@ def _label_moves(kernel: AbstractKernel, trace: Trace) -> tuple[np.ndarray, np.n
     parts = []
     for move, info in zip(moves(kernel), infos(trace.info), strict=True):
         acceptance = np.exp(np.minimum(info.log_ratio, 0.0))
-        local = np.full(acceptance.shape, isinstance(move, LocalHMC))
+        local = np.full(acceptance.shape, isinstance(move, AbstractLocal))
         parts.append([np.ravel(rows) for rows in (info.label, info.proposed, acceptance, local)])
     label, proposed, acceptance, local = (np.concatenate(rows) for rows in zip(*parts, strict=True))
     return label, proposed, acceptance, local

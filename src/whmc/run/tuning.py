@@ -18,6 +18,13 @@ QUARTER_TURN = np.pi / 2
 MAX_STEPS = 64
 """A mode that needs more steps than this for a quarter turn has a chart that does not fit."""
 
+REFITTED = 2.0
+"""A step size is carried over to a new chart if the mode is wider in it by more than this, in its narrowest direction;
+for less the rounds' own tuning does."""
+
+UNTRIED = QUARTER_TURN / 2
+"""What a step size that was only carried over may be at most."""
+
 WEIGHT_FLOOR = 0.01
 """No chart gets less than this share of an equal weight, so that none is ever given up for good."""
 
@@ -43,6 +50,38 @@ def tune_step_sizes(
         factor = np.sqrt(-2 * ndtri(0.5 * ACCEPTANCE_GOAL) / spread)
         tuned[k] = min(step_size[k] * np.clip(factor, 0.25, 2.0), QUARTER_TURN)
     return tuned
+
+
+def carry_step_sizes(
+    step_size: Float[np.ndarray, " size"],
+    old: "Charts",
+    new: "Charts",
+    position: Float[np.ndarray, "n dim"],
+    label: Int[np.ndarray, " n"],
+) -> Float[np.ndarray, " size"]:
+    """Step sizes, tuned in the old charts, for new ones.
+
+    A step cannot be much longer than the mode's narrowest direction, measured in the chart. Where the old chart was far
+    too wide in one, as the curvature of a hierarchical model's peak is, and the new one is not, the step that was right
+    for the old is too short by that factor, and no round may be left to find out. Other steps stay as they are.
+    """
+    carried = step_size.copy()
+    for k in range(len(step_size)):
+        mine = position[label == k]
+        if len(mine) < 10 * mine.shape[1]:
+            continue
+        was, now = (min(1.0, _narrowest(charts.scale[k], mine)) for charts in (old, new))
+        if now > REFITTED * was:
+            carried[k] = max(step_size[k], min(step_size[k] * now / was, UNTRIED))
+    return carried
+
+
+def _narrowest(scale: np.ndarray, draws: Float[np.ndarray, "n dim"]) -> float:
+    """The least standard deviation of draws in a chart's coordinates."""
+    z = whiten_rows(scale, draws - draws.mean(axis=0))
+    if scale.ndim == 1:
+        return float(z.std(axis=0).min())
+    return float(np.sqrt(max(np.linalg.eigvalsh(z.T @ z / len(z))[0], 1e-12)))
 
 
 def quarter_turn(
