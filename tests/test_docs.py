@@ -98,3 +98,23 @@ assert so_far.draws.shape == (16, 2000, 2) and (more.draws[:, :2000] == so_far.d
     )
     printed = text.split("```\n16 chains")[1].split("\n")[1]  # the head of the table is as it is shown
     assert printed in done.stdout
+
+
+CHECKS = {
+    "models": """
+assert bounded.library.num_modes == 2 and (bounded.constrained()["amplitude"] > 0).all()
+assert folded.library.num_modes == 1 and "one of 6 images" in folded.summary()
+order = everywhere.constrained()["mean"].argmin(axis=-1)
+assert all(abs((order == k).mean() - 1 / 3) < 0.02 for k in range(3))
+""",
+}
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("models*.md")), ids=lambda page: page.stem)
+def test_examples_of_models_run(page, tmp_path):
+    """As a user would run them: the code of a page, from top to bottom, in a folder of its own."""
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert blocks
+    script = tmp_path / "example.py"
+    script.write_text("\n".join(blocks) + CHECKS.get(page.stem, ""))
+    subprocess.run([sys.executable, script.name], check=True, capture_output=True, text=True, cwd=tmp_path)

@@ -4,7 +4,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from whmc.frontends import blackjax
+    from whmc.frontends import blackjax, numpyro
+    from whmc.frontends.blackbox import from_numpy
+    from whmc.frontends.numpyro import from_numpyro
+    from whmc.frontends.pymc import from_pymc
+    from whmc.frontends.stan import from_stan
     from whmc.kernels.base import ChainState, StepInfo, init
     from whmc.kernels.compose import Cycle
     from whmc.kernels.independence import Independence
@@ -48,8 +52,13 @@ __all__ = [
     "WormholeTrajectory",
     "blackjax",
     "find_modes",
+    "from_numpy",
+    "from_numpyro",
+    "from_pymc",
+    "from_stan",
     "init",
     "load",
+    "numpyro",
     "resume",
     "sample",
     "search_modes",
@@ -77,8 +86,13 @@ _HOME = {
     "WormholeTrajectory": "whmc.kernels.trajectory",
     "blackjax": "whmc.frontends.blackjax",
     "find_modes": "whmc.run.find",
+    "from_numpy": "whmc.frontends.blackbox",
+    "from_numpyro": "whmc.frontends.numpyro",
+    "from_pymc": "whmc.frontends.pymc",
+    "from_stan": "whmc.frontends.stan",
     "init": "whmc.kernels.base",
     "load": "whmc.run.load",
+    "numpyro": "whmc.frontends.numpyro",
     "resume": "whmc.run.sampler",
     "sample": "whmc.run.sampler",
     "search_modes": "whmc.run.find",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from whmc.frontends.pymc import from_pymc, is_pymc
 from whmc.target import Target
 
 
@@ -20,10 +21,10 @@ class SourceError(ValueError):
 def load_target(
     source: str, *, dim: int | None = None, starts: str | None = None, needs_starts: bool = False
 ) -> Target:
-    """The target of that name in that file: a Target, or a log density with `dim` and `starts`."""
+    """The target of that name in that file: a Target, a PyMC model, or a log density with `dim` and `starts`."""
     found = _load(source)
-    if isinstance(found, Target) and (dim is not None or starts is not None):
-        raise SourceError(f"{source} is a Target already: leave --dim and --starts out")
+    if (isinstance(found, Target) or is_pymc(found)) and (dim is not None or starts is not None):
+        raise SourceError(f"{source} is a {type(found).__name__} already: leave --dim and --starts out")
     return _as_target(found, source, dim, starts, needs_starts)
 
 
@@ -33,10 +34,12 @@ def recall_target(source: Mapping[str, Any]) -> Target:
 
 
 def _as_target(found: Any, source: str, dim: int | None, starts: str | None, needs_starts: bool) -> Target:
+    if is_pymc(found):
+        found = from_pymc(found)
     if isinstance(found, Target):
         return dataclasses.replace(found, source=_source(source))
     if not callable(found):
-        raise SourceError(f"{source} is a {type(found).__name__}: name a whmc.Target or a log density")
+        raise SourceError(f"{source} is a {type(found).__name__}: name a whmc.Target, a PyMC model or a log density")
     if dim is None:
         raise SourceError(f"{source} is a function: say how many numbers it takes, --dim")
     if starts is None and needs_starts:
