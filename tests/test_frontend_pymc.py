@@ -19,7 +19,7 @@ from whmc.frontends.pymc import from_pymc, is_pymc
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
-    pm = pytest.importorskip("pymc")
+    import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pytensor.compile.ops import wrap_py
@@ -327,7 +327,9 @@ def conjugate():
         mean = pm.Normal("mean", 0.0, pt.sqrt(variance / 0.5), dims="group")
         pm.Deterministic("span", mean[2] - mean[0])
         pm.Normal("y", mean[group], pt.sqrt(variance), observed=y)
-    return model, y, group, whmc.sample(from_pymc(model), seed=0, finder=whmc.MultiStart(64))
+    target = from_pymc(model)
+    near = target.unconstrain({"variance": 0.6, "mean": np.array([-1.0, 0.5, 2.0])})
+    return model, y, group, whmc.sample(target, seed=0, modes=near[None])
 
 
 def log_evidence(y, group):
@@ -358,7 +360,6 @@ def test_arviz_has_the_models_dims_and_coords(conjugate):
 
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:numpyro")
 def test_draws_agree_with_pymcs_nuts(conjugate):
-    pytest.importorskip("numpyro")
     model, *_, result = conjugate
     with jax.numpy_dtype_promotion("standard"), contextlib.redirect_stderr(io.StringIO()):
         nuts = pm.sampling.jax.sample_numpyro_nuts(

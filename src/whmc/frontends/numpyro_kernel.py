@@ -155,6 +155,8 @@ class WHMC(MCMCKernel):
         for name, value, least in (("max_modes", max_modes, 1), ("chains", chains, 1), ("warmup", warmup or 0, 0)):
             require_count(name, value, least)
         require_finders(finder)
+        if kernel is not None and not isinstance(kernel, AbstractKernel):
+            raise TypeError(f"kernel must be a whmc kernel such as LocalHMC(), got {type(kernel).__name__}")
         self.model = model
         self._modes, self._finder, self._max_modes, self._kernel = modes, finder, max_modes, kernel
         self._chains, self._warmup, self._progress = chains, warmup, progress
@@ -295,7 +297,12 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _library(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:
-    return modes.rebuilt() if isinstance(modes, ModeLibrary) else library_at(target, modes)
+    """What is known of the modes, in float64."""
+    if not isinstance(modes, ModeLibrary):
+        return library_at(target, modes)
+    if modes.dim != target.dim or modes.size == 0:
+        raise ValueError(f"modes has {modes.size} charts of dimension {modes.dim}: the model has {target.dim}")
+    return modes.rebuilt()
 
 
 def _wide(leaf: Any) -> np.ndarray:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from whmc.frontends.pymc_graphs import held, jaxified
+from whmc.frontends.pytensor import held, jaxified
 from whmc.target import Target
 
 BOX = 2.0
@@ -51,6 +51,8 @@ def from_pymc(model: Any = None, *, symmetries: Any = None) -> Target:
         constrain, shapes = _constrain(found, space)
         unconstrain = _unconstrain(found, shapes)
         _require_traceable(logdensity, space)
+        # PyTensor's reductions keep the dtype that they meet first: here it is float64, whatever comes
+        jax.eval_shape(lambda position: unconstrain(constrain(position)), space.centre)
     dims, coords = _axes(found, shapes)
     return Target(
         logdensity,

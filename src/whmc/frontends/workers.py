@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import math
 import os
 import pickle
 import signal
@@ -78,21 +79,22 @@ class Rows:
     def _table(self, points: np.ndarray, scored: bool) -> np.ndarray:
         if self.vectorized:
             return self._many(points, scored)
-        return np.stack([self._one(row, scored) for row in points])
+        table = np.zeros((len(points), 1 + points.shape[1] if scored else 1))
+        for row, point in zip(table, points, strict=True):
+            self._fill(row, point)
+        return table
 
-    def _one(self, point: np.ndarray, scored: bool) -> np.ndarray:
+    def _fill(self, row: np.ndarray, point: np.ndarray) -> None:
         # copies: a function may work on what it is given
         found, slope = self.logp(point.copy(), *self.args), None
         if self.grad is True:
             found, slope = _pair(found)
-        value = _require("logp", found, ())
-        if not scored:
-            return value.reshape(1)
-        if not np.isfinite(value):  # outside of the support there is no gradient to ask for
-            return np.append(value, np.zeros(len(point)))
+        row[0] = _require("logp", found, ())
+        if len(row) == 1 or not math.isfinite(row[0]):  # outside of the support there is no gradient to ask for
+            return
         if callable(self.grad):
             slope = self.grad(point.copy(), *self.args)
-        return np.append(value, _require("the gradient", slope, point.shape))
+        row[1:] = _require("the gradient", slope, point.shape)
 
     def _many(self, points: np.ndarray, scored: bool) -> np.ndarray:
         found, slopes = self.logp(points.copy(), *self.args), None

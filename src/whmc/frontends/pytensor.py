@@ -1,4 +1,4 @@
-"""PyTensor's graphs as JAX functions, in float64, with the errors that a user can act on."""
+"""PyTensor graphs as JAX functions in float64; PyTensor is imported when a graph is there."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,14 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-
-@contextmanager
-def in_float64() -> Iterator[None]:
-    """What PyTensor builds here is float64, numbers that float32 can hold too."""
-    flags = import_module("pytensor").config.change_flags(floatX="float64", cast_policy="custom")
-    with flags, import_module("pytensor.scalar.basic").autocast_float_as("float64"):
-        yield
 
 
 def jaxified(inputs: Sequence[Any], outputs: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
@@ -55,11 +47,19 @@ def _translated(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., 
     digits are lost.
     """
     mode = import_module("pytensor.compile.mode").JAX.including("local_check_parameter_to_ninf_switch")
-    with in_float64():
+    with _in_float64():
         inputs, outputs = _doubled(inputs, held(outputs))
         graph = import_module("pytensor.graph.fg").FunctionGraph(inputs, outputs, clone=True)
         mode.optimizer.rewrite(graph)
         return import_module("pytensor.link.jax.dispatch").jax_funcify(graph)
+
+
+@contextmanager
+def _in_float64() -> Iterator[None]:
+    """What PyTensor builds here is float64, numbers that float32 can hold too."""
+    flags = import_module("pytensor").config.change_flags(floatX="float64", cast_policy="custom")
+    with flags, import_module("pytensor.scalar.basic").autocast_float_as("float64"):
+        yield
 
 
 def held(graphs: Sequence[Any]) -> Sequence[Any]:
