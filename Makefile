@@ -32,6 +32,9 @@ bench: $(VENV)/all.done
 	$(BIN)/python benchmarks/unknown_modes.py
 	$(BIN)/python benchmarks/discovery.py
 	$(BIN)/python benchmarks/sensor.py
+	$(BIN)/python benchmarks/labelling.py
+	$(BIN)/python benchmarks/blackbox.py
+	$(BIN)/python benchmarks/hierarchical.py
 
 $(VENV)/demo.done: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from whmc.estimate.modes import ModeTable
 from whmc.estimate.parameters import ParameterTable
 from whmc.kernels.base import StepInfo
-from whmc.result import ModeTable, Timings
+from whmc.result import Timings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

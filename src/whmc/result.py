@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from whmc.estimate import alarms
 from whmc.estimate.alarms import Alarm
 from whmc.estimate.evidence import NOTHING, Evidence, bridge
+from whmc.estimate.modes import ModeDraws, ModeTable
 from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import Tours
 from whmc.estimate.weights import Flow, Weights, balance, jump_matrix, occupancy, round_trips, with_floor
@@ -20,37 +21,6 @@ from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import chart_squares
 from whmc.modes.search import Search
 from whmc.target import Target, by_chain
-
-
-@dataclasses.dataclass(frozen=True)
-class ModeTable:
-    """A row for each mode: where it is, how heavy, its share of the evidence, how often visited, jumps in and out."""
-
-    location: Float[np.ndarray, "size dim"]
-    weight: Float[np.ndarray, " size"]
-    weight_se: Float[np.ndarray, " size"]
-    log_evidence: Float[np.ndarray, " size"]
-    log_evidence_se: Float[np.ndarray, " size"]
-    visits: Int[np.ndarray, " size"]
-    jumps_in: Int[np.ndarray, " size"]
-    jumps_out: Int[np.ndarray, " size"]
-    num_charts: Int[np.ndarray, " size"]
-
-    def __len__(self) -> int:
-        return len(self.weight)
-
-    def __str__(self) -> str:
-        lines = ["mode   weight      ±   log evidence      ±     visits  jumps in  jumps out"]
-        order = np.arange(len(self)) if len(self) <= 40 else np.sort(np.argsort(-self.weight, kind="stable")[:40])
-        for k in order:
-            lines.append(
-                f"{k:4d}   {self.weight[k]:.4f}  {self.weight_se[k]:.4f}  {self.log_evidence[k]:12.3f}"
-                f"  {self.log_evidence_se[k]:.3f}   {self.visits[k]:8d}"
-                f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}"
-            )
-        if len(order) < len(self):
-            lines.append(f"   and {len(self) - len(order)} lighter modes")
-        return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,23 +36,6 @@ class Timings:
     @property
     def total(self) -> float:
         return self.search + self.prepare + self.compile + self.warmup + self.sampling
-
-
-@dataclasses.dataclass(frozen=True)
-class ModeDraws:
-    """The draws of one mode, all chains together, and from which chain each is. values: as named and constrained."""
-
-    number: int
-    weight: float
-    weight_se: float
-    location: Float[np.ndarray, " dim"]
-    chain: Int[np.ndarray, " n"]
-    draws: Float[np.ndarray, "n dim"]
-    logdensity: Float[np.ndarray, " n"]
-    values: Mapping[str, np.ndarray]
-
-    def __len__(self) -> int:
-        return len(self.logdensity)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -326,7 +279,7 @@ class Result:
         moved = by_chain(lambda row: self.target.image(row[-1].astype(int), row[:-1]), rows)
         return dataclasses.replace(self, draws=moved, named=None)
 
-    def mode(self, number: int) -> "ModeDraws":
+    def mode(self, number: int) -> ModeDraws:
         """The draws of one mode."""
         if not 0 <= number < self.library.num_modes:
             raise IndexError(f"there is no mode {number}: the modes are 0 to {self.library.num_modes - 1}")

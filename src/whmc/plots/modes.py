@@ -11,7 +11,8 @@ from whmc.plots.style import EDGE, REST, in_picture, looks, say_nothing, slots
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from whmc.result import ModeTable, Result
+    from whmc.estimate.modes import ModeTable
+    from whmc.result import Result
 
 
 MOST_LINES = 300
@@ -92,7 +93,7 @@ def network(axes: "Axes", result: "Result") -> None:
             places[n, 0], places[n, 1], s=size[n], color=look.colour, edgecolors=EDGE, linewidths=0.8, zorder=10 + n
         )
     _numbers(axes, order, places, size)
-    names = [str(name) for name in result.target.names or ()]
+    names = result.target.coordinates
     axes.margins(0.14)
     axes.set(xlabel=plane.axis(0, names), ylabel=plane.axis(1, names))
     if flat:
