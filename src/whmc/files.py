@@ -86,7 +86,7 @@ def to_arviz(result: Result) -> Any:
         arviz = importlib.import_module("arviz")
     except ImportError:
         return tree
-    if not hasattr(arviz, "InferenceData"):
+    if "InferenceData" not in vars(arviz):  # later ones answer to the name, with a warning and something else
         return tree
     return arviz.InferenceData.from_datatree(tree)
 
