@@ -4,6 +4,7 @@ Six labellings, each 1/6; with the symmetry declared one chart, the same posteri
 all four runs. Prints what it finds, and which promise was not kept.
 """
 
+import sys
 import time
 
 import numpy as np
@@ -103,3 +104,4 @@ def run(draws: int = 2000, seed: int = 0) -> list[str]:
 if __name__ == "__main__":
     broken = run()
     print("all promises kept" if not broken else "\n".join(f"NOT KEPT: {one}" for one in broken))
+    sys.exit(bool(broken))
