@@ -11,6 +11,8 @@ import whmc
 from whmc.run.fold import folded
 from whmc.symmetry import Fold, Group
 
+pytestmark = pytest.mark.xdist_group("symmetry")  # its runs are made once, not in every worker
+
 DATA = np.array([-3.0, -2.9, -3.2, 0.1, 0.0, -0.2, 0.3, 4.0, 4.1, 3.8])
 NAMES = ["m0", "m1", "m2", "l0", "l1", "l2"]
 COMPONENTS = whmc.Exchange(["m0", "l0"], ["m1", "l1"], ["m2", "l2"])
@@ -51,7 +53,7 @@ def test_groups_have_all_their_elements(symmetries, order):
 
 def shares(fold, points):
     every = jnp.arange(len(fold.group))
-    return jax.vmap(lambda x: jax.vmap(lambda g: jnp.exp(fold.log_share(fold.group.act(g, x))))(every))(points)
+    return jax.jit(jax.vmap(lambda x: jax.vmap(lambda g: jnp.exp(fold.log_share(fold.group.act(g, x))))(every)))(points)
 
 
 def test_shares_of_all_images_add_up():
@@ -80,8 +82,9 @@ def test_the_fold_of_a_gaussian_pair_is_one_gaussian():
 
 @pytest.fixture(scope="module")
 def runs():
-    unfolded = whmc.sample(plain(), seed=1, draws=1000)
-    return unfolded, whmc.sample(plain(symmetries=[COMPONENTS]), seed=1, draws=1000)
+    short = whmc.MultiStart(64)
+    unfolded = whmc.sample(plain(), finder=short, seed=1, draws=1000)
+    return unfolded, whmc.sample(plain(symmetries=[COMPONENTS]), finder=short, seed=1, draws=1000)
 
 
 def test_one_chart_serves_all_images(runs):
@@ -125,7 +128,7 @@ def test_folding_is_kept_by_files_and_stores(tmp_path, runs):
     kept.save(tmp_path / "result.nc")
     again = whmc.load(tmp_path / "result.nc", target)
     np.testing.assert_array_equal(again.unfolded(seed=2).draws, kept.unfolded(seed=2).draws)
-    whole = whmc.sample(target, seed=1, draws=40, warmup=100, store=tmp_path / "run")
+    whole = whmc.sample(target, finder=whmc.MultiStart(64), seed=1, draws=40, warmup=100, store=tmp_path / "run")
     more = whmc.resume(tmp_path / "run", target, draws=60)
     np.testing.assert_array_equal(more.draws[:, :40], whole.draws)
     np.testing.assert_array_equal(whmc.load(tmp_path / "run", target).unfolded().draws, more.unfolded().draws)
@@ -157,7 +160,7 @@ def test_symmetries_of_constrained_values():
             sorted(float(kept.constrain(image)["mean"][0]) for image in images),
             sorted(float(mean) for mean in kept.constrain(x)["mean"] for _ in range(2)),
         )
-    result = whmc.sample(target, seed=0, draws=300)
+    result = whmc.sample(target, finder=whmc.MultiStart(64), seed=0, draws=300)
     assert result.library.num_modes == 1
     weights = result.unfolded().constrained()["weight"]
     assert np.allclose(weights.sum(axis=-1), 1.0)
