@@ -209,6 +209,18 @@ def test_what_is_no_symmetry_is_refused(symmetries, message):
     assert "✗ symmetries" in str(target.check())
 
 
+def test_a_false_symmetry_is_refused_around_given_modes():
+    """Modes of one height and two widths: equal at the modes, not around them."""
+
+    def uneven(x):
+        widths = jnp.where(x[0] > 0, 1.0, 0.5)
+        return -0.5 * jnp.sum(((jnp.abs(x) - jnp.array([4.0, 0.0])) / widths) ** 2)
+
+    target = whmc.Target(uneven, dim=2, symmetries=[whmc.Flip(0)])
+    with pytest.raises(ValueError, match=r"Flip\(0\) is no symmetry"):
+        whmc.sample(target, modes=[[4.0, 0.0], [-4.0, 0.0]], draws=10)
+
+
 def test_an_exchange_of_means_without_their_weights_is_refused():
     with pytest.raises(ValueError, match="is no symmetry"):
         whmc.sample(simplex_target([whmc.Exchange("mean")]))

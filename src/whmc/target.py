@@ -221,18 +221,22 @@ class Target:
         """What the symmetries act on, as one vector: the named values that they speak of, or all coordinates."""
         if self.unconstrain is None:
             return position if self.bounds is None else self.bounds.constrain(position)
+        return self._joined(self._named(position))
+
+    def _named(self, position: Float[Array, " dim"]) -> dict[str, Array]:
         assert self.constrain is not None
-        named = self.constrain(self.unflatten(position))
+        return dict(self.constrain(self.unflatten(position)))
+
+    def _joined(self, named: Mapping[str, Array]) -> Float[Array, " size"]:
         return jnp.concatenate([jnp.ravel(named[name]) for name in self._moved])
 
     def image(self, element: Int[Array, ""] | int, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """Where an element of the group takes a position."""
-        moved = self.group.act(element, self.values(position))
         if self.unconstrain is None:
+            moved = self.group.act(element, self.values(position))
             return moved if self.bounds is None else self.bounds.unconstrain(moved)
-        assert self.constrain is not None
-        named = dict(self.constrain(self.unflatten(position)))
-        begin = 0
+        named = self._named(position)
+        moved, begin = self.group.act(element, self._joined(named)), 0
         for name, shape in self._moved.items():
             end = begin + int(np.prod(shape))
             named[name], begin = moved[begin:end].reshape(shape), end

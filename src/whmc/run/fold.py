@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from whmc.check import require_symmetric
-from whmc.modes.charts import precision_at
+from whmc.check import likely_starts, require_symmetric
+from whmc.modes.charts import curvature, spread
 from whmc.modes.finders import MultiStart
 from whmc.modes.library import DIAGONAL_FROM
 from whmc.modes.search import Hunt
@@ -28,8 +28,10 @@ def folded(target: Target, seed: int, locations: Float[np.ndarray, "modes dim"] 
     """The target with one image of each mode: representatives are the given locations, or are searched for."""
     if not target.symmetries or target.fold is not None:
         return target
-    if target.starts is not None:
-        require_symmetric(target, seed)
+    if locations is None or target.starts is not None:
+        require_symmetric(target, likely_starts(target, seed))
+    else:
+        require_symmetric(target, _around(target, locations, seed))
     if locations is None:
         hunt = Hunt(target, MOST * len(target.group))
         hunt.run(MultiStart(STARTS), jax.random.fold_in(jax.random.key(seed), 2))  # 0 the chains', 1 the search's
@@ -49,7 +51,7 @@ def _fold(target: Target, locations: Float[np.ndarray, "modes dim"]) -> Fold:
     heights = np.asarray(jax.vmap(target)(jnp.asarray(locations)))
     highest = jnp.asarray(locations[np.argsort(-heights)])
     values = np.asarray(jax.vmap(target.values)(highest))
-    precision = 1 / target.group.average(_variances(target, highest[0]))
+    precision = 1 / target.group.average(_variances(target, highest))
     kept: list[np.ndarray] = []
     for one in values:
         images = target.group.sign * one[target.group.order]
@@ -59,20 +61,26 @@ def _fold(target: Target, locations: Float[np.ndarray, "modes dim"]) -> Fold:
     return Fold(target.group, np.stack(kept[:MOST]), precision)
 
 
-def _variances(target: Target, location: Float[Array, " dim"]) -> Float[np.ndarray, " size"]:
-    """Of the values, by the curvature at a mode."""
+def _around(
+    target: Target, locations: Float[np.ndarray, "modes dim"], seed: int, num: int = 4
+) -> Float[Array, "num dim"]:
+    """Points of the charts of the first modes: at a mode itself a false symmetry may keep the density."""
+    few = locations[np.arange(num) % len(locations)]
+    noise = np.asarray(jax.random.normal(jax.random.fold_in(jax.random.key(seed), 3), few.shape))
+    moved = [place + _scale(target, place, locations) @ one for place, one in zip(few, noise, strict=True)]
+    return jnp.asarray(np.stack(moved))
+
+
+def _variances(target: Target, locations: Float[Array, "modes dim"]) -> Float[np.ndarray, " size"]:
+    """Of the values x at the first location: the diagonal of dx/dtheta L L^T (dx/dtheta)^T."""
+    slopes = np.asarray(jax.jacfwd(target.values)(locations[0]))
+    spreads = np.sum((slopes @ _scale(target, locations[0], locations)) ** 2, axis=1)
+    return np.where(spreads > 0, spreads, 1.0)
+
+
+def _scale(target: Target, location: Array | np.ndarray, all_of_them: Array | np.ndarray) -> np.ndarray:
+    """L of the chart at a location, as a matrix."""
     diagonal = target.dim >= DIAGONAL_FROM
-    precision = np.asarray(precision_at(target, location, diagonal=diagonal))
-    slopes = np.asarray(jax.jacfwd(target.values)(location))
-    if diagonal:
-        spread = slopes**2 @ _safe(precision)
-    else:
-        values, vectors = np.linalg.eigh(0.5 * (precision + precision.T))
-        spread = (slopes @ vectors) ** 2 @ _safe(values)
-    return np.where(spread > 0, spread, 1.0)
-
-
-def _safe(precision: np.ndarray) -> np.ndarray:
-    """Variances; directions without curvature count as flat as the flattest that has some."""
-    least = 1e-6 * np.max(np.abs(precision), initial=1e-300)
-    return 1 / np.maximum(np.abs(np.nan_to_num(precision)), least)
+    widest = spread(target, jnp.asarray(all_of_them))
+    scale = curvature(target, jnp.asarray(location), diagonal=diagonal, widest=widest).scale
+    return np.diag(scale) if diagonal else scale
