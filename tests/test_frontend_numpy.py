@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import whmc
+from whmc.frontends import callback
 from whmc.frontends.blackbox import BlackBox, density, from_numpy
 from whmc.frontends.workers import Rows, WorkerDied, Workers
 from whmc.kernels.local import LocalHMC
@@ -169,7 +170,14 @@ def test_second_differences_find_the_scale_of_the_density(scale):
         assert np.allclose(found, -np.eye(2), atol=tolerance)
 
 
-def test_single_precision_where_jax_has_no_other():
+@pytest.fixture(params=["in place", "anywhere"])
+def road(request, monkeypatch):
+    """Both ways to call back; the second is for devices with a memory of their own."""
+    if request.param == "anywhere":
+        monkeypatch.setattr(callback, "_in_place", callback._anywhere)
+
+
+def test_single_precision_where_jax_has_no_other(road):
     target = from_numpy(both, True, dim=3)
     with jax.enable_x64(False):
         value, score = jax.jit(jax.value_and_grad(target))(jnp.asarray(POINTS[0], jnp.float32))
@@ -177,7 +185,7 @@ def test_single_precision_where_jax_has_no_other():
         assert np.allclose(score, grad(POINTS[0]), rtol=1e-5)
 
 
-def test_double_precision_survives_where_it_is_not_the_default():
+def test_double_precision_survives_where_it_is_not_the_default(road):
     """A callback may run in a thread of its own, where the caller's `enable_x64` does not hold."""
     seen = []
 
@@ -649,13 +657,16 @@ def test_a_thousand_dimensions_and_sixty_four_chains():
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a system that can keep to one core")
-def test_a_large_batch_on_one_core_does_not_wait_for_ever():
+@pytest.mark.parametrize("road", ["_in_place", "_anywhere"])
+def test_a_large_batch_on_one_core_does_not_wait_for_ever(road):
     """With one core JAX has one thread: a callback that waits for a copy of its arguments would wait for itself."""
     program = """
-import os
+import os, sys
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import jax, jax.numpy as jnp, numpy as np
+from whmc.frontends import callback
 from whmc.frontends.blackbox import from_numpy
+callback._in_place = getattr(callback, sys.argv[1])
 target = from_numpy(lambda x: (-0.5 * np.sum(x**2, axis=1), -x), True, dim=1000, vectorized=True)
 points = np.random.default_rng(0).normal(size=(2048, 1000))
 with jax.enable_x64(True):
@@ -665,4 +676,4 @@ with jax.enable_x64(True):
     loop(points, slow(matrix)).block_until_ready()  # all is compiled: now the loop has to wait, in JAX's own thread
     assert np.allclose(loop(points, slow(matrix)), 0.999**3 * points, rtol=1e-12)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+    subprocess.run([sys.executable, "-c", program, road], check=True, timeout=300)
