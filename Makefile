@@ -1,6 +1,6 @@
 # make demo   installs whmc into its own virtual environment and runs the demonstration
 # make test   the same, then lint, types and tests (under 15 minutes on two cores)
-# make test-models   front ends: NumPyro, PyMC, Stan, NumPy, BlackJAX (Stan needs a C++ compiler)
+# make test-models   users' own models: bounds, symmetries, NumPyro, PyMC, Stan (needs a C++ compiler), NumPy, BlackJAX
 # make test-browser   the report in headless Chromium, which has to be installed
 # Another interpreter: make test PYTHON=python3.13
 PYTHON ?= python3
