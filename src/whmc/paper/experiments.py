@@ -219,6 +219,7 @@ def errata(settings: Settings) -> str:
                 if row["F"] is not None:
                     axes.annotate(f"F={row['F']:g}", (place, row[key]), (4, 4), textcoords="offset points", fontsize=7)
         axes.axhline(truth, color="black", linewidth=0.8, label="truth")
+        axes.margins(x=0.15)  # room for the names of points
         axes.set_xticks(range(len(dims)), [f"D = {dim}" for dim in dims])
         axes.set(title={"weight": "weight of the .9 mode", "variance_ratio": "variance in a mode"}[key])
         axes.legend(fontsize=8)
