@@ -1,22 +1,26 @@
 # make demo   installs whmc into its own virtual environment and runs the demonstration
 # make test   the same, then lint, types and tests (under 15 minutes on two cores)
 # make test-models   users' own models: bounds, symmetries, NumPyro, PyMC, Stan (needs a C++ compiler), NumPy, BlackJAX
+# make test-paper   whmc.paper: the printed algorithms and experiments
 # make test-browser   the report in headless Chromium, which has to be installed
 # Another interpreter: make test PYTHON=python3.13
 PYTHON ?= python3
 VENV ?= .venv-$(notdir $(PYTHON))
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-models test-slow test-browser lint bench clean
+.PHONY: demo test test-models test-paper test-slow test-browser lint bench clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/whmc demo
 
 test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not browser and not models"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not browser and not models and not paper"
 
 test-models: $(VENV)/all.done
 	$(BIN)/pytest -n 2 --dist loadgroup -m "models and not slow"
+
+test-paper: $(VENV)/all.done
+	$(BIN)/pytest -n 2 --dist loadgroup -m "paper and not slow"
 
 test-slow: $(VENV)/all.done
 	$(BIN)/pytest -n 2 --dist loadgroup -m slow

@@ -28,7 +28,10 @@ def pytest_unconfigure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """Marks the tests of users' own models, and those of long.txt as slow; a line that names no test is an error."""
+    """Marks the tests of users' own models and of the paper, and those of long.txt as slow.
+
+    A line that names no test is an error.
+    """
     lines = (Path(__file__).parent / "long.txt").read_text().splitlines()
     left = {line for line in lines if line and not line.startswith("#")}
     files = {item.path.name for item in items}
@@ -36,6 +39,8 @@ def pytest_collection_modifyitems(items):
         name = item.nodeid.rsplit("/", 1)[-1].split("@")[0]  # without the group that xdist adds
         if name.startswith(("test_frontend_", "test_labelling", "test_bounds", "test_symmetry")):
             item.add_marker(pytest.mark.models)
+        if name.startswith("test_paper_"):
+            item.add_marker(pytest.mark.paper)
         if name in left:
             left.discard(name)
             item.add_marker(pytest.mark.slow)

@@ -20,7 +20,7 @@ import whmc
 from whmc.plain import Damaged, NotPlain, decode, encode, pack, unpack
 from whmc.pytree import pytree
 from whmc.run.interrupt import Interrupt
-from whmc.run.store import Store, StoreError
+from whmc.run.store import SYNC, Store, StoreError
 
 pytestmark = pytest.mark.xdist_group("store")  # its runs are made once, not in every worker
 
@@ -130,6 +130,29 @@ def test_killed_at_any_file_operation_it_goes_on_to_the_same_draws(adapt, whole,
         else:  # killed before it was a run: started again in the same folder
             assert same(whmc.sample(TARGET, adapt=adapt, store=folder, **SETTINGS), whole), nth
         shutil.rmtree(folder)
+
+
+def test_without_power_the_last_checkpoint_on_the_disk_is_left(monkeypatch, tmp_path):
+    """What no sync has forced to the disk may be gone: the newest checkpoint empty, the end of the draws cut off."""
+    for num in range(1, 2 * SYNC + 4):
+        synced = []
+        monkeypatch.setattr(os, "fsync", synced.append)
+        store = Store.create(tmp_path / f"{num}")
+        store.write_setup({})
+        for n in range(num):
+            synced.clear()
+            store.append(np.arange(3.0) + n)
+            store.checkpoint({"n": n})
+            if len(synced) == 3:  # draws, checkpoint, folder
+                left, num_bytes = n, store.num_bytes
+            assert n - left < SYNC
+        store.close()
+        if left < num - 1:
+            store.path("checkpoint.whmc").write_bytes(b"")
+        os.truncate(store.path("draws.bin"), num_bytes)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that an older checkpoint was used
+            assert Store(store.folder).read()[0]["n"] == left
 
 
 def test_more_draws_continue_the_chains(adapt, stored, tmp_path):
@@ -342,8 +365,8 @@ def test_ctrl_c_returns_what_exists_and_the_run_goes_on(tmp_path, adapt, monkeyp
     real = Store.checkpoint
     blocks = itertools.count()
 
-    def checkpoint(store, tree):
-        real(store, tree)
+    def checkpoint(store, tree, **options):
+        real(store, tree, **options)
         if (tree["num_drawn"] or "adaptation" in tree) and next(blocks) == 1:
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -266,9 +266,9 @@ class Course:
         """The last checkpoint, with what was computed from the draws by means of the target."""
         if self.store is not None:
             self.work = result.work
-            self.save()
+            self.save(last=True)
 
-    def save(self, moment: Moment | None = None) -> None:
+    def save(self, moment: Moment | None = None, *, last: bool = False) -> None:
         """A checkpoint; the setup too where it has changed since the last."""
         if self.store is None:
             return
@@ -276,7 +276,7 @@ class Course:
         if version != self.saved:
             self.store.write_setup(setup_of(self))
             self.saved = version
-        self.store.checkpoint(state_of(self, moment))
+        self.store.checkpoint(state_of(self, moment), last=last)
 
     def version(self) -> tuple[Any, ...]:
         """Changes whenever the setup does."""
