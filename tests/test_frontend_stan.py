@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -498,6 +499,24 @@ def test_coordinates_have_the_names_of_what_they_move(whole):
         f"levels.{n}" for n in (1, 2, 3)
     ]
     assert names[-3:] == ["factor.1", "factor.2", "factor.3"]
+
+
+def test_a_library_that_another_process_made_meanwhile_is_kept(monkeypatch, tmp_path):
+    """A new file in its place would be a changed library for whoever has loaded it."""
+    calls = itertools.count()
+
+    def compiler(run, **_):
+        first = next(calls) == 0
+        if first:
+            stan_build._by_httpstan("program")  # as another process would
+        Path(run[2]).write_text("this one" if first else "the other")
+        return subprocess.CompletedProcess(run, 0)
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(stan_build, "_cpp", lambda program: program)
+    monkeypatch.setattr(stan_build, "_command", lambda source, library: ["compiler", source, library])
+    monkeypatch.setattr(stan_build.subprocess, "run", compiler)
+    assert stan_build._by_httpstan("program").read_text() == "the other"
 
 
 @real_stan

@@ -80,7 +80,9 @@ def _by_httpstan(program: str | Path) -> Path:
         done = subprocess.run(run, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the C++ compiler failed on this Stan program: {' '.join(run)}\n{done.stderr}")
-        result.replace(library)  # in one step: another process may look for it
+        # another process may have made it meanwhile, and this one have loaded that: it stays as it is
+        if not library.exists():
+            result.replace(library)  # in one step: others may look for it
     return library
 
 
