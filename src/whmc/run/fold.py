@@ -67,20 +67,23 @@ def _around(
     """Points of the charts of the first modes: at a mode itself a false symmetry may keep the density."""
     few = locations[np.arange(num) % len(locations)]
     noise = np.asarray(jax.random.normal(jax.random.fold_in(jax.random.key(seed), 3), few.shape))
-    moved = [place + _scale(target, place, locations) @ one for place, one in zip(few, noise, strict=True)]
+    moved = [place + _times(one, _scale(target, place, locations).T) for place, one in zip(few, noise, strict=True)]
     return jnp.asarray(np.stack(moved))
 
 
 def _variances(target: Target, locations: Float[Array, "modes dim"]) -> Float[np.ndarray, " size"]:
     """Of the values x at the first location: the diagonal of dx/dtheta L L^T (dx/dtheta)^T."""
     slopes = np.asarray(jax.jacfwd(target.values)(locations[0]))
-    spreads = np.sum((slopes @ _scale(target, locations[0], locations)) ** 2, axis=1)
+    spreads = np.sum(_times(slopes, _scale(target, locations[0], locations)) ** 2, axis=1)
     return np.where(spreads > 0, spreads, 1.0)
 
 
 def _scale(target: Target, location: Array | np.ndarray, all_of_them: Array | np.ndarray) -> np.ndarray:
-    """L of the chart at a location, as a matrix."""
-    diagonal = target.dim >= DIAGONAL_FROM
+    """L of the chart at a location, or its diagonal."""
     widest = spread(target, jnp.asarray(all_of_them))
-    scale = curvature(target, jnp.asarray(location), diagonal=diagonal, widest=widest).scale
-    return np.diag(scale) if diagonal else scale
+    return curvature(target, jnp.asarray(location), diagonal=target.dim >= DIAGONAL_FROM, widest=widest).scale
+
+
+def _times(rows: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Rows times L, which in high dimension is a diagonal."""
+    return rows * scale if scale.ndim == 1 else rows @ scale
