@@ -22,7 +22,7 @@ from scipy.special import softmax
 
 import whmc
 from known_modes import load
-from whmc.run.find import DEFAULT_FINDERS
+from whmc.search.find import DEFAULT_FINDERS
 from whmc.testing import eggbox, gmm40, himmelblau, liang_wong, many_well, shells, two_scale_pair
 from whmc.testing.sensor import sensor_network
 

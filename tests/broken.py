@@ -7,15 +7,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from whmc._pytree import pytree
 from whmc.frontends.blackjax import Move
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place, refresh
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.local import LocalHMC
+from whmc.kernels.random import draw_noise
 from whmc.modes.library import ModeLibrary, apply
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, pick
-from whmc.noise import draw_noise
-from whmc.pytree import pytree
-from whmc.target import Target
+from whmc.target.target import Target
 
 
 def _info(accepted: Array) -> StepInfo:
@@ -114,7 +114,7 @@ class AcceptedOnly(AbstractKernel):
             n, old, _, key = carry
             key, subkey = jax.random.split(key)
             drawn = draw_noise(subkey, NUM_UNIFORM + 1, library.dim + 1)
-            position = draw_mixture(drawn, library)[1]
+            position = draw_mixture(drawn.uniform, drawn.normal, library)[1]
             proposal, _ = make_state(position, target, library)
             new, accepted, _ = metropolis(drawn.uniform[-1], proposal.log_ratio - old.log_ratio, old, proposal)
             return n + 1, new, accepted, key

@@ -13,12 +13,12 @@ import whmc
 from contracts import CYCLE, problem, wrong_libraries
 from whmc.estimate.tours import Tours
 from whmc.kernels.independence import log_regeneration
+from whmc.kernels.settings import arrays
 from whmc.modes.library import ModeLibrary
-from whmc.run.adapt import Adaptation, _draw_restart
 from whmc.run.chains import Chains
-from whmc.run.lookout import Lookout
 from whmc.run.progress import Progress
-from whmc.run.rounds import arrays
+from whmc.run.regeneration import Adaptation, _draw_restart
+from whmc.search.ongoing import Lookout
 from whmc.testing import Problem, gaussian_mixture
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import whmc
-from whmc.bounds import Bounds
+from whmc.target.bounds import Bounds
 
 NAMES = ("a", "b", "c", "d")
 MIXED = Bounds.of([(0.0, 1.0), (2.0, None), (None, -1.0), (None, None)], NAMES)

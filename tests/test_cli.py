@@ -10,7 +10,7 @@ import pytest
 
 import whmc
 from whmc.cli import main
-from whmc.sources import parse_starts
+from whmc.cli.load_target import parse_starts
 
 pytestmark = pytest.mark.xdist_group("cli")  # its runs are made once, not in every worker
 
@@ -183,7 +183,7 @@ def test_starts_of_the_command_line():
 
 
 def in_a_process(*arguments):
-    return subprocess.run([sys.executable, "-m", "whmc.cli", *arguments], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-m", "whmc", *arguments], capture_output=True, text=True)
 
 
 def test_completion_and_version():

@@ -16,8 +16,8 @@ from broken import (
 )
 from contracts import problem, wrong_libraries
 from whmc.kernels.independence import Independence, log_regeneration
+from whmc.kernels.random import draw_noise
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
-from whmc.noise import draw_noise
 from whmc.testing import invariance_test, reversibility_test, two_scale_pair
 
 
@@ -80,7 +80,7 @@ def _law_of_q(library, case, log_threshold, num):
 
     def one(key):
         drawn = draw_noise(key, NUM_UNIFORM + 1, library.dim + 1)
-        state = whmc.init(draw_mixture(drawn, library)[1], case.target, library)
+        state = whmc.init(draw_mixture(drawn.uniform, drawn.normal, library)[1], case.target, library)
         return state.position, jnp.log(drawn.uniform[-1]) < state.log_ratio - log_threshold
 
     positions, kept = jax.vmap(one)(jax.random.split(jax.random.key(1), num))

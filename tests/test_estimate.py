@@ -21,7 +21,7 @@ from whmc.estimate.weights import (
     standard_error,
     with_floor,
 )
-from whmc.modes.unseen import chao, good_turing
+from whmc.search.unseen import chao, good_turing
 
 THREE = np.array([0.6, 0.3, 0.1])
 

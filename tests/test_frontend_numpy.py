@@ -25,7 +25,7 @@ from whmc.frontends import callback
 from whmc.frontends.blackbox import BlackBox, density, from_numpy
 from whmc.frontends.workers import Rows, WorkerDied, Workers
 from whmc.kernels.local import LocalHMC
-from whmc.target import Target
+from whmc.target.target import Target
 from whmc.testing import gaussian_mixture, invariance_test
 
 POINTS = np.random.default_rng(0).normal(size=(100, 3))

@@ -10,9 +10,9 @@ from scipy import stats
 
 import whmc
 from contracts import problem
-from whmc.modes.charts import library_at
+from whmc.kernels.random import draw_noise
+from whmc.modes.curvature import library_at
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, log_components, log_mixture, pick
-from whmc.noise import draw_noise
 
 
 def _library(diagonal: bool) -> whmc.ModeLibrary:
@@ -56,7 +56,8 @@ def test_draws_have_the_law_of_the_mixture(dof):
     library = dataclasses.replace(_library(False), dof=jnp.asarray(dof))
 
     def one(key):
-        return draw_mixture(draw_noise(key, NUM_UNIFORM, 5), library)
+        noise = draw_noise(key, NUM_UNIFORM, 5)
+        return draw_mixture(noise.uniform, noise.normal, library)
 
     n = 40_000
     label, x = jax.vmap(one)(jax.random.split(jax.random.key(0), n))

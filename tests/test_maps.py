@@ -12,7 +12,7 @@ from contracts import problem
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.trajectory import Flight, jump
 from whmc.modes.library import apply
-from whmc.target import Evaluation
+from whmc.target.target import Evaluation
 
 NAMES = ["two-scale", "diagonal", "rotated", "log-gamma", "many-well", "three"]
 

@@ -13,20 +13,20 @@ from scipy.stats import chi2, multivariate_normal
 
 import whmc
 from contracts import problem, wrong_libraries
+from whmc._pytree import pytree
 from whmc.estimate.weights import occupancy
 from whmc.kernels.base import AbstractKernel, StepInfo, make_state, metropolis
 from whmc.kernels.independence import Independence, log_regeneration
+from whmc.kernels.random import Noise, draw_noise
+from whmc.kernels.settings import arrays
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import pick
-from whmc.noise import Noise, draw_noise
 from whmc.paper.darting import TRIES, DartingMC, RegenerationDartingMC, darting_radius, log_volume, regions
 from whmc.paper.dirichlet import DirichletLookout, components, gain, merged, modes_from_chains
-from whmc.pytree import pytree
-from whmc.run.adapt import Adaptation, _draw_restart
 from whmc.run.chains import Chains
-from whmc.run.lookout import Lookout
 from whmc.run.progress import Progress
-from whmc.run.rounds import arrays
+from whmc.run.regeneration import Adaptation, _draw_restart
+from whmc.search.ongoing import Lookout
 from whmc.testing import Problem, gaussian_mixture, invariance_test, reversibility_test, two_scale_pair
 
 OVERLAP = 2.0

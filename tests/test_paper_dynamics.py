@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import whmc
+from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel
 from whmc.modes.library import ModeLibrary
 from whmc.paper.field import FieldWormhole, field_leapfrog, log_stretch
 from whmc.paper.geometry import Network, hessian_metric, overall_metric, spanning_tree, vector_field
 from whmc.paper.implicit import Flight, Solver, fly, settle
 from whmc.paper.metric import MetricWormhole, RiemannianHMC, generalised_leapfrog, survey
-from whmc.paper.plain import PlainHMC, leap, log_joint
-from whmc.pytree import pytree
-from whmc.target import Target
+from whmc.paper.plain_hmc import PlainHMC, leap, log_joint
+from whmc.target.target import Target
 from whmc.testing import gaussian_mixture, invariance_test, reversibility_test
 
 NUM_DRAWS = 10_000  # a report sees gaps in a distribution function of about .034

@@ -9,8 +9,8 @@ import pytest
 
 import whmc
 from contracts import CYCLE, KERNELS, problem
-from whmc.run.block import run_block, start_chains
-from whmc.run.rounds import arrays
+from whmc.kernels.block import run_block, start_chains
+from whmc.kernels.settings import arrays
 
 
 def _run(kernel, case, positions, num_steps, *, length=8, first=0, chains=None):

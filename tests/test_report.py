@@ -18,7 +18,7 @@ from whmc.plots.modes import Plane, brief, gathered_jumps, short_count
 from whmc.plots.pairs import between_modes
 from whmc.plots.style import COLOURS, in_picture, looks, slots
 from whmc.report import write_report
-from whmc.report.words import number
+from whmc.report.alt_text import number
 from whmc.testing import gaussian_mixture
 
 pytestmark = pytest.mark.xdist_group("report")  # its runs are made once, not in every worker

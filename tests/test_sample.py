@@ -11,7 +11,7 @@ import pytest
 
 import whmc
 from contracts import problem
-from whmc.run.block import run_block
+from whmc.kernels.block import run_block
 from whmc.testing import Problem, gaussian_mixture, loggamma_pair
 
 

@@ -10,12 +10,12 @@ import pytest
 
 import whmc
 from contracts import problem
-from whmc.modes.finders import Known, descend
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_mixture
-from whmc.modes.polish import Peak, polish
-from whmc.modes.residual import log_tempered, residual_energy
-from whmc.modes.search import Hunt
+from whmc.search.finders import Known, descend
+from whmc.search.mode_search import Hunt
+from whmc.search.polish import Peak, polish
+from whmc.search.residual import log_tempered, residual_energy
 from whmc.testing import Problem, gaussian_mixture, himmelblau, many_well, shells, two_scale_pair
 
 FINDERS = {"multi-start": whmc.MultiStart(), "residual": whmc.Residual(), "tempered": whmc.Tempered()}

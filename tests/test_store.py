@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import whmc
-from whmc.plain import Damaged, NotPlain, decode, encode, pack, unpack
-from whmc.pytree import pytree
+from whmc._pytree import pytree
 from whmc.run.interrupt import Interrupt
-from whmc.run.store import SYNC, Store, StoreError
+from whmc.storage.serialize import Damaged, NotPlain, decode, encode, pack, unpack
+from whmc.storage.store import SYNC, Store, StoreError
 
 pytestmark = pytest.mark.xdist_group("store")  # its runs are made once, not in every worker
 

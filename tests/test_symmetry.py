@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import whmc
-from whmc.run.fold import folded
-from whmc.symmetry import Fold, Group
+from whmc.search.representatives import folded
+from whmc.target.symmetry import Fold, Group
 
 pytestmark = pytest.mark.xdist_group("symmetry")  # its runs are made once, not in every worker
 

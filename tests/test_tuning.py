@@ -5,9 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from whmc.run.rounds import round_lengths
-from whmc.run.throat import ThroatSearch
-from whmc.run.tuning import (
+from whmc.warmup.throat import ThroatSearch
+from whmc.warmup.tuning import (
     QUARTER_TURN,
     UNTRIED,
     Charts,
@@ -17,6 +16,7 @@ from whmc.run.tuning import (
     tune_step_sizes,
     tune_weights,
 )
+from whmc.warmup.warmup import round_lengths
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 20, 100, 500, 3000])

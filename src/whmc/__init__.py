@@ -10,23 +10,23 @@ if TYPE_CHECKING:
     from whmc.frontends.pymc import from_pymc
     from whmc.frontends.stan import from_stan
     from whmc.kernels.base import ChainState, StepInfo, init
-    from whmc.kernels.compose import Cycle
+    from whmc.kernels.cycle import Cycle
     from whmc.kernels.independence import Independence
     from whmc.kernels.local import LocalHMC
     from whmc.kernels.trajectory import WormholeTrajectory
     from whmc.kernels.wormhole import GibbsWormhole, Wormhole
-    from whmc.modes.finders import MultiStart, Residual
     from whmc.modes.library import ModeLibrary
-    from whmc.modes.search import Search
-    from whmc.modes.tempered import Tempered
-    from whmc.plain import Damaged
     from whmc.result import Result
-    from whmc.run.find import find_modes, search_modes
     from whmc.run.load import load
-    from whmc.run.sampler import resume, sample
-    from whmc.run.store import StoreError
-    from whmc.symmetry import Exchange, Flip
-    from whmc.target import Target
+    from whmc.run.sample import resume, sample
+    from whmc.search.find import find_modes, search_modes
+    from whmc.search.finders import MultiStart, Residual
+    from whmc.search.mode_search import Search
+    from whmc.search.tempered import Tempered
+    from whmc.storage.serialize import Damaged
+    from whmc.storage.store import StoreError
+    from whmc.target.symmetry import Exchange, Flip
+    from whmc.target.target import Target
 
 __version__ = "0.1.0"
 
@@ -66,26 +66,26 @@ __all__ = [
 
 _HOME = {
     "ChainState": "whmc.kernels.base",
-    "Cycle": "whmc.kernels.compose",
-    "Damaged": "whmc.plain",
-    "Exchange": "whmc.symmetry",
-    "Flip": "whmc.symmetry",
+    "Cycle": "whmc.kernels.cycle",
+    "Damaged": "whmc.storage.serialize",
+    "Exchange": "whmc.target.symmetry",
+    "Flip": "whmc.target.symmetry",
     "GibbsWormhole": "whmc.kernels.wormhole",
     "Independence": "whmc.kernels.independence",
     "LocalHMC": "whmc.kernels.local",
     "ModeLibrary": "whmc.modes.library",
-    "MultiStart": "whmc.modes.finders",
-    "Residual": "whmc.modes.finders",
+    "MultiStart": "whmc.search.finders",
+    "Residual": "whmc.search.finders",
     "Result": "whmc.result",
-    "Search": "whmc.modes.search",
+    "Search": "whmc.search.mode_search",
     "StepInfo": "whmc.kernels.base",
-    "StoreError": "whmc.run.store",
-    "Target": "whmc.target",
-    "Tempered": "whmc.modes.tempered",
+    "StoreError": "whmc.storage.store",
+    "Target": "whmc.target.target",
+    "Tempered": "whmc.search.tempered",
     "Wormhole": "whmc.kernels.wormhole",
     "WormholeTrajectory": "whmc.kernels.trajectory",
     "blackjax": "whmc.frontends.blackjax",
-    "find_modes": "whmc.run.find",
+    "find_modes": "whmc.search.find",
     "from_numpy": "whmc.frontends.blackbox",
     "from_numpyro": "whmc.frontends.numpyro",
     "from_pymc": "whmc.frontends.pymc",
@@ -93,9 +93,9 @@ _HOME = {
     "init": "whmc.kernels.base",
     "load": "whmc.run.load",
     "numpyro": "whmc.frontends.numpyro",
-    "resume": "whmc.run.sampler",
-    "sample": "whmc.run.sampler",
-    "search_modes": "whmc.run.find",
+    "resume": "whmc.run.sample",
+    "sample": "whmc.run.sample",
+    "search_modes": "whmc.search.find",
 }
 
 

@@ -19,8 +19,8 @@ from whmc.estimate.weights import Flow, Weights, balance, jump_matrix, occupancy
 from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import chart_squares
-from whmc.modes.search import Search
-from whmc.target import Target, by_chain
+from whmc.search.mode_search import Search
+from whmc.target.target import Target, by_chain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,13 +298,13 @@ class Result:
     def to_arviz(self) -> Any:
         """Posterior, sample_stats and more, for the ArviZ that is installed: a DataTree, or before version 1 an
         InferenceData."""
-        from whmc.files import to_arviz
+        from whmc.storage.netcdf import to_arviz
 
         return to_arviz(self)
 
     def save(self, path: str | Path) -> Path:
         """Writes a netCDF file that ArviZ, xarray and `whmc.load` read."""
-        from whmc.files import save
+        from whmc.storage.netcdf import save
 
         return save(self, path)
 

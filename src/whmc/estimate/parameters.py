@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from jaxtyping import Float
 
-from whmc.paging import pieces, release
+from whmc._memmap import pieces, release
 
 AT_ONCE = 4_000_000
 """Numbers of all columns that are held at a time."""

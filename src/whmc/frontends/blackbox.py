@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from whmc.frontends.callback import outside
 from whmc.frontends.workers import Rows, Table, spread
-from whmc.target import Target
+from whmc.target.target import Target
 
 STEP = float(np.finfo(float).eps) ** (1 / 3)
 """A central difference, relative to the scale of a coordinate: rounding errors are as large as those of the formula."""
@@ -32,7 +32,7 @@ class BlackBox(abc.ABC):
     """Values and scores of many positions, computed outside of JAX.
 
     trouble: what a function has raised. JAX turns an exception in a callback into one of its own, so the box keeps it;
-        `whmc.trouble` raises it again where a run fails.
+        `whmc.target.callback_errors` raises it again where a run fails.
     rough: whether scores are differences of values.
     low, high: no position outside of these is ever evaluated. width: how wide the region of interest is.
     """

@@ -15,10 +15,10 @@ from jaxtyping import Array, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, init, make_state, place
 from whmc.kernels.local import AbstractLocal
+from whmc.kernels.settings import default_kernel
 from whmc.modes.library import Chart, ModeLibrary, apply
 from whmc.modes.mixture import log_components, log_responsibility
-from whmc.run.rounds import default_kernel
-from whmc.target import Target
+from whmc.target.target import Target
 
 
 class SamplingAlgorithm(NamedTuple):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from whmc.target import Target
+from whmc.target.target import Target
 
 AT_ONCE = 256
 """Prior draws that are made together: a search asks for several numbers of starts, and compiles once."""

@@ -14,23 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from whmc.check import require_count
 from whmc.frontends.numpyro import Model, read_model, require_density
 from whmc.kernels.base import AbstractKernel, ChainState, init
-from whmc.modes.charts import library_at
-from whmc.modes.finders import AbstractFinder
+from whmc.kernels.block import Trace
+from whmc.kernels.settings import arrays, infos, move_names
+from whmc.modes.curvature import library_at
 from whmc.modes.library import ModeLibrary
-from whmc.modes.search import Search
 from whmc.result import Result, Timings
-from whmc.run.block import Trace
-from whmc.run.chains import infos
-from whmc.run.course import Course, Plan, make_result, move_names
-from whmc.run.find import MAX_MODES, require_finders
+from whmc.run.course import Course, Plan, make_result
 from whmc.run.progress import Progress
-from whmc.run.rounds import arrays
-from whmc.run.sampler import MOST_WARMUP
-from whmc.run.work import work_evidence
-from whmc.target import Numbers, Target
+from whmc.run.sample import MOST_WARMUP, work_evidence
+from whmc.search.find import MAX_MODES, require_finders
+from whmc.search.finders import AbstractFinder
+from whmc.search.mode_search import Search
+from whmc.target.check import require_count
+from whmc.target.target import Numbers, Target
 
 LEAST_WARMUP = 500
 """Steps in which whmc learns charts and weights at least, as in `whmc.sample`; NUTS is content with fewer."""

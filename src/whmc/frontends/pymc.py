@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from whmc.frontends.pytensor import held, jaxified
-from whmc.target import Target
+from whmc.target.target import Target
 
 BOX = 2.0
 """Half the width, in each coordinate, of the box around the model's initial point that stands in for an improper

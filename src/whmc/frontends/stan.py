@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 from whmc.frontends.blackbox import density
 from whmc.frontends.stan_bridge import StanBox, coordinate_names, depends, open_model, places
 from whmc.frontends.stan_slopes import inverse, sloped
-from whmc.target import Target
+from whmc.target.target import Target
 
 BOX = (-2.0, 2.0)
 """Where searches start: Stan has no draws from the prior, and starts its own chains in this box."""

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from whmc._pytree import pytree
+from whmc.kernels.random import draw_noise
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_mixture, pick
-from whmc.noise import draw_noise
-from whmc.pytree import pytree
-from whmc.target import Numbers, Target
+from whmc.target.target import Numbers, Target
 
 
 @pytree

@@ -5,12 +5,12 @@ import abc
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis
+from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
-from whmc.noise import Noise
-from whmc.pytree import pytree
-from whmc.target import Target
+from whmc.target.target import Target
 
 
 def log_regeneration(
@@ -91,7 +91,7 @@ class Independence(AbstractIndependence):
         return NUM_UNIFORM, library.dim + 1
 
     def propose(self, noise: Noise, library: ModeLibrary) -> tuple[Float[Array, " dim"], Bool[Array, ""]]:
-        return draw_mixture(noise, library)[1], jnp.ones((), bool)
+        return draw_mixture(noise.uniform, noise.normal, library)[1], jnp.ones((), bool)
 
     def log_ratio(self, state: ChainState, library: ModeLibrary) -> Float[Array, ""]:
         return state.log_ratio

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from whmc._pytree import pytree
 from whmc.modes.library import Chart, apply
-from whmc.pytree import pytree
-from whmc.target import Evaluation, Target
+from whmc.target.target import Evaluation, Target
 
 
 @pytree

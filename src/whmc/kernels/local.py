@@ -3,12 +3,12 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
 from whmc.kernels.leapfrog import Motion, leapfrog
+from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary, apply
-from whmc.noise import Noise
-from whmc.pytree import pytree
-from whmc.target import Target
+from whmc.target.target import Target
 
 JITTER = 0.2
 """Step sizes vary by this share either way, so that no orbit closes on itself."""

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
+from whmc.kernels.random import Noise
 from whmc.kernels.wormhole import Choice
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_responsibility, pick
-from whmc.noise import Noise
-from whmc.pytree import pytree
-from whmc.target import Evaluation, Target
+from whmc.target.target import Evaluation, Target
 
 
 @pytree

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place
 from whmc.kernels.leapfrog import Motion, in_flight, leapfrog, turn
+from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary, apply
 from whmc.modes.mixture import log_components, log_responsibility, pick
-from whmc.noise import Noise
-from whmc.pytree import pytree
-from whmc.target import Target
+from whmc.target.target import Target
 
 
 @pytree

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from whmc.pytree import pytree
-from whmc.target import Numbers
+from whmc._pytree import pytree
+from whmc.target.target import Numbers
 
 DIAGONAL_FROM = 1000
 """Scales are diagonal from this dimension on: K dense factors would take K·D² numbers, and a

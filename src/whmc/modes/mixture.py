@@ -13,7 +13,6 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 
 from whmc.modes.library import MAX_DOF, ModeLibrary
-from whmc.noise import Noise
 
 
 def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Float[Array, "*n"]:
@@ -68,13 +67,15 @@ NUM_UNIFORM = 1 + MAX_DOF // 2
 """Uniform numbers that `draw_mixture` takes: one for the chart, the rest for the radius of a Student-t."""
 
 
-def draw_mixture(noise: Noise, library: ModeLibrary) -> tuple[Int[Array, ""], Float[Array, " dim"]]:
+def draw_mixture(
+    uniform: Float[Array, " num_uniform"], normal: Float[Array, " num_normal"], library: ModeLibrary
+) -> tuple[Int[Array, ""], Float[Array, " dim"]]:
     """(k, theta) from omega_k b(z_k) / |L_k|, a label and a position of law q.
 
-    noise: `NUM_UNIFORM` uniform numbers (what follows them is left alone) and dim + 1 normal ones.
+    It takes the first `NUM_UNIFORM` uniform numbers, and dim + 1 normal ones.
     """
-    label = pick(noise.uniform[0], library.log_weight)
-    z = noise.normal[:-1] * _radius(noise.uniform[1:NUM_UNIFORM], noise.normal[-1], library.dof)
+    label = pick(uniform[0], library.log_weight)
+    z = normal[:-1] * _radius(uniform[1:NUM_UNIFORM], normal[-1], library.dof)
     return label, library.unwhiten(label, z)
 
 
@@ -114,3 +115,10 @@ def log_components_of(library: ModeLibrary, position: Float[np.ndarray, "n dim"]
         log_norm = gammaln(0.5 * (dof + dim)) - gammaln(0.5 * dof) - 0.5 * dim * np.log(dof * np.pi)
         base = log_norm - 0.5 * (dof + dim) * np.log1p(square / dof)
     return base + (np.asarray(library.log_weight) - np.asarray(library.log_det))[: library.size, None]
+
+
+def log_ratio_of(
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """log w = log pi - log q at many points, without compiling anything."""
+    return logdensity - np.logaddexp.reduce(log_components_of(library, position), axis=0)

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
-from whmc.modes.finders import MultiStart
+from whmc.kernels.settings import arrays
 from whmc.paper.dirichlet import DirichletLookout, modes_from_chains
 from whmc.paper.problems import Case
 from whmc.paper.samplers import Budget, Pilot, darting_cycle, starts
-from whmc.run.adapt import Adaptation
 from whmc.run.chains import Chains
 from whmc.run.course import Course, Plan
 from whmc.run.progress import Progress
-from whmc.run.rounds import arrays
+from whmc.run.regeneration import Adaptation
+from whmc.search.finders import MultiStart
 
 FIRST_STARTS = 4
 """Of the optimisers and chains that look for modes beforehand, as in section 5.3."""

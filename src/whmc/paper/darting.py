@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis
 from whmc.kernels.independence import AbstractIndependence
+from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import pick, squares
-from whmc.noise import Noise
-from whmc.pytree import pytree
-from whmc.target import Target
+from whmc.target.target import Target
 
 SHARE = 0.5
 """Share of a Gaussian mode's draws in its region: with less a chain seldom jumps; with more the regions' edges, where a

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
 from whmc.modes.library import ModeLibrary, whiten_rows
 from whmc.modes.mixture import chart_squares
-from whmc.paper.plain import PlainHMC
-from whmc.target import Target
+from whmc.paper.plain_hmc import PlainHMC
+from whmc.target.target import Target
 
 FEWEST = 48
 """Draws of a component at least, and two a dimension: a covariance from fewer would be mostly its prior."""

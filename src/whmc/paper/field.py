@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
+from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary
-from whmc.noise import Noise
 from whmc.paper.geometry import Network, Pairs, field_mollifiers, require_positive, vector_field
 from whmc.paper.implicit import Count, Flag, Flight, Scalar, Solver, fly, settle
 from whmc.paper.metric import MAX_ITERATIONS, TOLERANCE
-from whmc.paper.plain import log_joint
-from whmc.pytree import pytree
-from whmc.target import Target
+from whmc.paper.plain_hmc import log_joint
+from whmc.target.target import Target
 
 
 def log_stretch(

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from whmc._pytree import pytree
 from whmc.modes.library import ModeLibrary
-from whmc.pytree import pytree
-from whmc.target import Numbers, Target
+from whmc.target.target import Numbers, Target
 
 Metric = Callable[[Array], Array]
 """position (D,) -> positive definite matrix (D, D), such as a Fisher information."""

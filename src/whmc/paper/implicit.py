@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from whmc._pytree import pytree
 from whmc.kernels.base import ChainState, StepInfo, metropolis, place
 from whmc.modes.library import ModeLibrary
-from whmc.pytree import pytree
-from whmc.target import Evaluation
+from whmc.target.target import Evaluation
 
 Scalar = Float[Array, ""] | float
 Count = Int[Array, ""] | int

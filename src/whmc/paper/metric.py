@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, Int
 
+from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
+from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary
-from whmc.noise import Noise
 from whmc.paper.geometry import Metric, Network, Pairs, overall_metric, require_positive
 from whmc.paper.implicit import Count, Flag, Flight, Scalar, Solver, fly, settle
-from whmc.pytree import pytree
-from whmc.target import Target
+from whmc.target.target import Target
 
 TOLERANCE = 1e-9
 """Of the implicit equations: volume is then kept to about this, far below what any number of draws could see."""

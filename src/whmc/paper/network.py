@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import pick
 from whmc.paper.geometry import Network, vicinity
-from whmc.pytree import pytree
-from whmc.target import Target
+from whmc.target.target import Target
 
 
 def augmented(target: Target) -> Target:

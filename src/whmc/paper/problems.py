@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from whmc.modes.charts import library_at
+from whmc.modes.curvature import library_at
 from whmc.modes.library import ModeLibrary, whiten_rows
-from whmc.run.find import search_modes
-from whmc.target import Target
+from whmc.search.find import search_modes
+from whmc.target.target import Target
 from whmc.testing.invariance import nearest
 from whmc.testing.sensor import sensor_data, sensor_network
 from whmc.testing.targets import Problem, gaussian_mixture

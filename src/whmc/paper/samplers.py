@@ -13,19 +13,20 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from whmc.kernels.base import AbstractKernel
-from whmc.kernels.compose import Cycle
+from whmc.kernels.cycle import Cycle
+from whmc.kernels.settings import arrays, infos
 from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_ratio_of
 from whmc.paper.darting import DartingMC, RegenerationDartingMC, darting_radius
 from whmc.paper.network import NetworkWormhole, augmented, augmented_library
-from whmc.paper.plain import PlainHMC
+from whmc.paper.plain_hmc import PlainHMC
 from whmc.paper.problems import Case
 from whmc.paper.tally import Tally
-from whmc.run.chains import Chains, infos
+from whmc.run.chains import Chains
 from whmc.run.course import Course, Plan
 from whmc.run.progress import Progress
-from whmc.run.rounds import arrays
-from whmc.run.tuning import log_ratio_of, tune_step_sizes
-from whmc.target import Numbers, Target
+from whmc.target.target import Numbers, Target
+from whmc.warmup.tuning import tune_step_sizes
 
 MAX_LEAPS = 50
 PILOT_STEPS = 25

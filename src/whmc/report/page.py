@@ -11,8 +11,8 @@ from whmc import __version__
 from whmc.plots.pairs import Telling
 from whmc.plots.style import plain_style
 from whmc.report import tables
+from whmc.report.alt_text import number
 from whmc.report.pictures import Picture, address, pictures_of
-from whmc.report.words import number
 
 if TYPE_CHECKING:
     from whmc.result import Result

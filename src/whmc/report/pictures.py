@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from whmc import plots
 from whmc.plots.chains import CHAINS
 from whmc.plots.effort import searched
-from whmc.report import words
+from whmc.report import alt_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,22 +59,22 @@ def pictures_of(result: "Result") -> Iterator[Picture]:
         yield from _of_modes(result)
     yield _small(
         result, "Evidence", "log evidence of the whole and of each mode, with two standard errors.",
-        words.of_evidence, plots.evidences,
+        alt_text.of_evidence, plots.evidences,
     )  # fmt: skip
     yield _pairs(result)
     yield _small(
         result, "Energies",
         "Energy of the draws of each mode, all rows scaled to one height; the highest 0.5 % are left out.",
-        words.of_energies, plots.energies,
+        alt_text.of_energies, plots.energies,
     )  # fmt: skip
     yield _small(
         result, "Step sizes", "Step size of the local moves in each chart, in units of the chart's scale.",
-        words.of_steps, plots.step_sizes,
+        alt_text.of_steps, plots.step_sizes,
     )  # fmt: skip
     if searched(result):
         yield _small(
             result, "Discovery", "Modes that the search had found, against what it had spent.",
-            words.of_discovery, plots.discovery,
+            alt_text.of_discovery, plots.discovery,
         )  # fmt: skip
 
 
@@ -82,23 +82,23 @@ def _of_modes(result: "Result") -> Iterator[Picture]:
     """Those that say nothing about one mode alone."""
     yield _small(
         result, "Weights of the modes", "Bars: weights, heaviest first. Whiskers: two standard errors.",
-        words.of_weights, plots.weights_of_modes,
+        alt_text.of_weights, plots.weights_of_modes,
     )  # fmt: skip
     yield _small(
         result, "Wormhole network",
         "The modes in the two directions that part them most. Area of a disc: weight. Width of a line: accepted jumps. "
         "At the axes, which start from the mean: share of the spread between modes.",
-        words.of_network, plots.network,
+        alt_text.of_network, plots.network,
     )  # fmt: skip
     yield _small(
         result, "Jumps between modes", "Accepted jumps from a mode (row) to another (column), all moves and chains.",
-        words.of_jumps, plots.jumps,
+        alt_text.of_jumps, plots.jumps,
     )  # fmt: skip
     yield _traces(result)
     yield _small(
         result, "Running weights",
         "Share of each mode among the draws so far. Lines that have become level say that the weights have settled.",
-        words.of_running, plots.running_weights,
+        alt_text.of_running, plots.running_weights,
     )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def _traces(result: "Result") -> Picture:
         "Mode of each draw, chain by chain",
         "A lane for each chain; in a lane a line for each mode, heaviest on top. A long stretch on one line is a chain "
         "that stays; chains that look alike mix." + ("" if shown == chains else f" The first {shown} of {chains}."),
-        words.of_traces(result), (9.6, 1.3 + 0.29 * shown), on_axes(plots.label_traces, result), wide=True,
+        alt_text.of_traces(result), (9.6, 1.3 + 0.29 * shown), on_axes(plots.label_traces, result), wide=True,
     )  # fmt: skip
 
 
@@ -120,7 +120,8 @@ def _pairs(result: "Result") -> Picture:
     return Picture(
         "Parameters that tell the modes apart" if result.library.num_modes > 1 else "Parameters",
         several if result.library.num_modes > 1 else alone,
-        words.of_pairs(result, telling), (1.9 * size, 1.7 * size) if size > 2 else ((5.8, 4.6) if size == 2 else SMALL),
+        alt_text.of_pairs(result, telling),
+        (1.9 * size, 1.7 * size) if size > 2 else ((5.8, 4.6) if size == 2 else SMALL),
         lambda figure: plots.pairs(figure, result, telling), wide=size > 2,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from whmc.plots.pairs import Telling
 from whmc.plots.style import looks
-from whmc.report.words import number
+from whmc.report.alt_text import number
 
 if TYPE_CHECKING:
     from whmc.result import Result

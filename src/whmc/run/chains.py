@@ -8,19 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
+from whmc.kernels.base import AbstractKernel, ChainState
+from whmc.kernels.block import Trace, refresh_all, run_block, start_chains
+from whmc.kernels.settings import infos
 from whmc.modes.library import ModeLibrary
-from whmc.run.block import Trace, refresh_all, run_block, start_chains
 from whmc.run.progress import Progress
-from whmc.target import Target
+from whmc.target.target import Target
 
 BLOCK = 100
 """Steps a block at most: long enough that Python costs nothing, short enough for a live progress line."""
-
-
-def infos(info: StepInfo | tuple[StepInfo, ...]) -> tuple[StepInfo, ...]:
-    """The infos of a step, one for each move of the kernel."""
-    return info if isinstance(info, tuple) else (info,)
 
 
 def block_length(num: int, dim: int) -> int:

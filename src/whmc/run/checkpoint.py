@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from whmc.kernels.base import AbstractKernel
-from whmc.modes.finders import AbstractFinder
-from whmc.plain import NotPlain, encode
+from whmc.kernels.settings import move_names
 from whmc.run.chains import Chains, Moment
 from whmc.run.progress import Progress
-from whmc.run.record import Record
-from whmc.run.rounds import WarmUp
-from whmc.run.store import Store, StoreError
-from whmc.target import Target
+from whmc.search.finders import AbstractFinder
+from whmc.storage.draws_file import Record
+from whmc.storage.serialize import NotPlain, encode
+from whmc.storage.store import Store, StoreError
+from whmc.target.target import Target
+from whmc.warmup.warmup import WarmUp
 
 if TYPE_CHECKING:
     from whmc.run.course import Course, Plan
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 def setup_of(course: "Course") -> dict[str, Any]:
     """What changes seldom."""
-    from whmc.run.course import move_names  # late: a course stores itself
-
     setup: dict[str, Any] = {
         "stage": course.stage,
         "known": course.known,

@@ -17,23 +17,24 @@ from jaxtyping import Array
 
 from whmc.estimate.evidence import Evidence
 from whmc.kernels.base import AbstractKernel
-from whmc.modes.finders import AbstractFinder
+from whmc.kernels.block import Trace
+from whmc.kernels.settings import arrays, default_kernel, infos, move_names
 from whmc.modes.library import ModeLibrary
-from whmc.modes.search import Search
+from whmc.modes.refine import room_to_split
 from whmc.result import Result, Timings
-from whmc.run.adapt import Adaptation
-from whmc.run.block import Trace
-from whmc.run.chains import Chains, Moment, infos
+from whmc.run.chains import Chains, Moment
 from whmc.run.checkpoint import setup_of, state_of
-from whmc.run.find import MAX_MODES, search_modes
 from whmc.run.interrupt import Interrupt
-from whmc.run.lookout import Lookout
 from whmc.run.progress import Progress
-from whmc.run.record import Record
-from whmc.run.reshape import room_to_split
-from whmc.run.rounds import WarmUp, arrays, default_kernel, moves, round_lengths
-from whmc.run.store import Store
-from whmc.target import Target
+from whmc.run.regeneration import Adaptation
+from whmc.search.find import MAX_MODES, search_modes
+from whmc.search.finders import AbstractFinder
+from whmc.search.mode_search import Search
+from whmc.search.ongoing import Lookout
+from whmc.storage.draws_file import Record
+from whmc.storage.store import Store
+from whmc.target.target import Target
+from whmc.warmup.warmup import WarmUp, round_lengths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,12 +284,6 @@ class Course:
         adaptation, lookout = self.adaptation, self.lookout
         updates = 0 if adaptation is None else len(adaptation.versions)
         return self.stage, self.round, self.record, updates, 0 if lookout is None else lookout.looks
-
-
-def move_names(kernel: AbstractKernel) -> list[str]:
-    """A name for each move of a kernel."""
-    names = [type(move).__name__ for move in moves(kernel)]
-    return [name if names.count(name) == 1 else f"{name}[{n}]" for n, name in enumerate(names)]
 
 
 def make_result(

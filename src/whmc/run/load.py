@@ -6,16 +6,16 @@ from pathlib import Path
 
 import jax
 
-from whmc.files import forgotten, load_file
 from whmc.kernels.base import AbstractKernel
 from whmc.result import Result, Timings
-from whmc.run.adapt import gather
 from whmc.run.course import Plan, make_result
-from whmc.run.fold import recalled
-from whmc.run.record import Record
-from whmc.run.sampler import require_same
-from whmc.run.store import Store, StoreError
-from whmc.target import Target
+from whmc.run.regeneration import gather
+from whmc.run.sample import require_same
+from whmc.search.representatives import recalled
+from whmc.storage.draws_file import Record
+from whmc.storage.netcdf import forgotten, load_file
+from whmc.storage.store import Store, StoreError
+from whmc.target.target import Target
 
 
 def load(path: str | Path, target: Target | None = None) -> Result:
@@ -27,9 +27,15 @@ def load(path: str | Path, target: Target | None = None) -> Result:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist: give a file of result.save(), or a run's folder")
     if path.is_file():
-        result = load_file(path, target)
-        folded = result.target if target is None else recalled(target, result.settings.get("fold"))
-        return dataclasses.replace(result, target=folded)
+        fields = load_file(path)
+        if target is not None:
+            was = fields["target"]
+            if target.dim != was.dim or target.coordinates != was.coordinates:
+                raise ValueError(
+                    f"target has dimension {target.dim}, the result {was.dim}, or other names: give the run's"
+                )
+            fields["target"] = recalled(target, fields["settings"].get("fold"))
+        return Result(**fields)
     store = Store.open(path)
     settings = store.settings()
     with jax.enable_x64(True):

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from whmc.kernels.block import Trace, regenerated
 from whmc.modes.library import ModeLibrary
-from whmc.run.block import Trace, regenerated
 
 SHOWN = 6
 """Modes in the view, the heaviest first."""

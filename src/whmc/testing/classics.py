@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import logit
 
-from whmc.target import Target
+from whmc.target.target import Target
 from whmc.testing.targets import Problem, gaussian_mixture
 
 

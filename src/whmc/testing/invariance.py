@@ -16,7 +16,7 @@ from scipy.special import chdtrc, kolmogi, kolmogorov
 
 from whmc.kernels.base import AbstractKernel, ChainState, init
 from whmc.modes.library import ModeLibrary, whiten_rows
-from whmc.target import Target
+from whmc.target.target import Target
 from whmc.testing.targets import Problem
 
 LEVEL = 1e-6

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from whmc.target import Target
+from whmc.target.target import Target
 
 
 def sensor_data() -> dict[str, Any]:

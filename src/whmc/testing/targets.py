@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from scipy.special import digamma, polygamma
 
 from whmc.modes.library import ModeLibrary
-from whmc.target import Numbers, Target
+from whmc.target.target import Numbers, Target
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,132 @@
+"""Log evidence by the throat's work, where the charts alone are too poor for a bridge.
+
+Draws are annealed into the throat, and draws of the throat's Gaussian (which is normalised) out of it; the work of both
+gives the evidence by Bennett's acceptance ratio. On the extended target, with omega for the labels at the throat:
+
+    start: pi(theta) r_i(theta) |L_i| in (z, i),     end: omega_i N(z; 0, I).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from whmc.estimate.evidence import Evidence, acceptance_ratio
+from whmc.kernels.base import AbstractKernel, make_state
+from whmc.kernels.leapfrog import Motion, leapfrog
+from whmc.kernels.settings import moves
+from whmc.kernels.wormhole import Wormhole
+from whmc.modes.library import ModeLibrary, apply
+from whmc.modes.mixture import pick
+from whmc.target.target import Target
+
+GOOD = 0.03
+"""A standard error of the bridge that leaves nothing to improve."""
+
+NUM = 1024
+"""Draws annealed each way."""
+
+LEAST_THROAT = 32
+
+
+def annealed_evidence(
+    target: Target,
+    library: ModeLibrary,
+    kernel: AbstractKernel,
+    draws: Float[np.ndarray, "chains draws dim"],
+    key: Array,
+) -> Evidence:
+    """The evidence by work, from some of the draws and as many of the throat's own."""
+    wormholes = [move for move in moves(kernel) if isinstance(move, Wormhole)]
+    throat = max([LEAST_THROAT, *(2 * int(move.throat) for move in wormholes)])
+    stride = min([1.0, *(float(move.stride) for move in wormholes)])
+    chains, num, _ = draws.shape
+    chain, draw = np.divmod(np.linspace(0, chains * num - 1, NUM).astype(int), num)
+    some = np.asarray(draws[chain, draw])
+    keys = jax.random.split(key, 2)
+    there = _inward(target, library, jnp.asarray(some), keys[0], throat, stride)
+    back = _outward(target, library, keys[1], throat, stride)
+    found = acceptance_ratio(np.asarray(there), np.asarray(back))
+    return Evidence(-found.log_evidence, found.se, found.overlap, "the throat's work")
+
+
+@jax.jit
+def _inward(
+    target: Target,
+    library: ModeLibrary,
+    positions: Float[Array, "n dim"],
+    key: Array,
+    throat: Int[Array, ""] | int,
+    stride: Float[Array, ""] | float,
+) -> Float[Array, " n"]:
+    """Work of annealing draws into the throat."""
+
+    def one(position: Float[Array, " dim"], key: Array) -> Float[Array, ""]:
+        key_label, key_momentum = jax.random.split(key)
+        state, _ = make_state(position, target, library)
+        label = state.draw_label(jax.random.uniform(key_label))
+        momentum = jax.random.normal(key_momentum, position.shape)
+        start = _energy(state.logdensity + state.log_responsibility(label), library, label, momentum)
+        chart = library.chart(label)
+        motion = Motion(
+            position - chart.location, apply(chart.scale, momentum), state.logdensity, state.score, jnp.zeros((), int)
+        )
+        end = leapfrog(
+            motion,
+            target,
+            chart,
+            step_size=stride * chart.step_size,
+            num_steps=throat,
+            residual=lambda n: 1 - (n + 1).astype(float) / throat,
+        )
+        z, p = apply(chart.inverse_scale, end.displacement), apply(chart.inverse_scale, end.velocity)
+        return _throat_energy(library, label, z, p) - start
+
+    return jax.lax.map(lambda pair: one(*pair), (positions, jax.random.split(key, len(positions))), batch_size=64)
+
+
+@jax.jit
+def _outward(
+    target: Target,
+    library: ModeLibrary,
+    key: Array,
+    throat: Int[Array, ""] | int,
+    stride: Float[Array, ""] | float,
+) -> Float[Array, " n"]:
+    """Work of annealing draws of the throat's Gaussian out of it: the same steps in reverse."""
+
+    def one(key: Array) -> Float[Array, ""]:
+        key_label, key_z, key_p = jax.random.split(key, 3)
+        label = pick(jax.random.uniform(key_label), library.log_weight)
+        chart = library.chart(label)
+        z, p = (jax.random.normal(k, chart.location.shape) for k in (key_z, key_p))
+        displacement = apply(chart.scale, z)
+        found = target.evaluate(chart.location + displacement)
+        end = leapfrog(
+            Motion(displacement, apply(chart.scale, p), found.logdensity, found.score, jnp.zeros((), int)),
+            target,
+            chart,
+            step_size=stride * chart.step_size,
+            num_steps=throat,
+            residual=lambda n: n.astype(float) / throat,
+        )
+        state, _ = make_state(chart.location + end.displacement, target, library)
+        momentum = apply(chart.inverse_scale, end.velocity)
+        finish = _energy(state.logdensity + state.log_responsibility(label), library, label, momentum)
+        return finish - _throat_energy(library, label, z, p)
+
+    return jax.lax.map(one, jax.random.split(key, NUM), batch_size=64)
+
+
+def _energy(
+    log_extended: Float[Array, ""], library: ModeLibrary, label: Int[Array, ""], momentum: Float[Array, " dim"]
+) -> Float[Array, ""]:
+    """-log of pi r_i |L_i| and of the momentum."""
+    return -log_extended - library.log_det[label] + 0.5 * momentum @ momentum
+
+
+def _throat_energy(
+    library: ModeLibrary, label: Int[Array, ""], z: Float[Array, " dim"], p: Float[Array, " dim"]
+) -> Float[Array, ""]:
+    """-log of omega_i N(z; 0, I) and of the momentum."""
+    return 0.5 * z @ z + 0.5 * library.dim * jnp.log(2 * jnp.pi) - library.log_weight[label] + 0.5 * p @ p

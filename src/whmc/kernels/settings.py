@@ -1,0 +1,64 @@
+"""The moves of a kernel by number and name, and their settings as arrays that tuning may replace."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from whmc.kernels.base import AbstractKernel, StepInfo
+from whmc.kernels.cycle import Cycle
+from whmc.kernels.independence import Independence
+from whmc.kernels.local import LocalHMC
+from whmc.kernels.wormhole import Wormhole
+
+
+def default_kernel(num_modes: int = 2) -> Cycle:
+    """What `sample` runs, tuned by it: explore the mode, change the mode (if there is another), try to start afresh."""
+    jumps = (Wormhole(),) if num_modes > 1 else ()
+    return Cycle((LocalHMC(), *jumps, Independence()))
+
+
+def moves(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
+    """The kernels of a cycle, or the kernel alone."""
+    return kernel.kernels if isinstance(kernel, Cycle) else (kernel,)
+
+
+def arrays(kernel: AbstractKernel) -> AbstractKernel:
+    """The kernel with every number an array of the run's dtype: tuning then never changes a type."""
+
+    def array(leaf: Any) -> Array:
+        kind = jnp.result_type(leaf)
+        if jnp.issubdtype(kind, bool):
+            return jnp.asarray(leaf)
+        return jnp.asarray(leaf, jnp.result_type(float if jnp.issubdtype(kind, jnp.inexact) else int))
+
+    return jax.tree.map(array, kernel)
+
+
+def with_settings(kernel: AbstractKernel, **settings: float | int) -> AbstractKernel:
+    """The kernel with every move's field of such a name replaced: throat=, stride=, num_steps=, log_threshold=."""
+    changed = tuple(
+        dataclasses.replace(
+            move,  # type: ignore[type-var]
+            **{
+                name: jnp.asarray(value, jnp.result_type(getattr(move, name)))
+                for name, value in settings.items()
+                if hasattr(move, name)
+            },
+        )
+        for move in moves(kernel)
+    )
+    return Cycle(changed) if isinstance(kernel, Cycle) else changed[0]
+
+
+def move_names(kernel: AbstractKernel) -> list[str]:
+    """A name for each move of a kernel."""
+    names = [type(move).__name__ for move in moves(kernel)]
+    return [name if names.count(name) == 1 else f"{name}[{n}]" for n, name in enumerate(names)]
+
+
+def infos(info: StepInfo | tuple[StepInfo, ...]) -> tuple[StepInfo, ...]:
+    """The infos of a step, one for each move of the kernel."""
+    return info if isinstance(info, tuple) else (info,)

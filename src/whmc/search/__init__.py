@@ -1,0 +1,1 @@
+"""How modes are found, and what may be missing."""

@@ -1,0 +1,140 @@
+"""Objects as JSON and arrays, and back: what stores and files hold. Code is never stored, and never run on reading.
+
+A dataclass becomes its name and its fields, an array a reference into a table of arrays. Only the classes listed here
+are ever made again.
+"""
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SCHEMA = 1
+MAGIC = b"whmc"
+
+CLASSES = {
+    "ChainState": "whmc.kernels.base",
+    "StepInfo": "whmc.kernels.base",
+    "Cycle": "whmc.kernels.cycle",
+    "Independence": "whmc.kernels.independence",
+    "LocalHMC": "whmc.kernels.local",
+    "WormholeTrajectory": "whmc.kernels.trajectory",
+    "GibbsWormhole": "whmc.kernels.wormhole",
+    "Wormhole": "whmc.kernels.wormhole",
+    "MultiStart": "whmc.search.finders",
+    "Residual": "whmc.search.finders",
+    "ModeLibrary": "whmc.modes.library",
+    "Peak": "whmc.search.polish",
+    "Search": "whmc.search.mode_search",
+    "Tempered": "whmc.search.tempered",
+    "Evidence": "whmc.estimate.evidence",
+    "Timings": "whmc.result",
+    "Charts": "whmc.warmup.tuning",
+    "ThroatSearch": "whmc.warmup.throat",
+}
+
+
+class NotPlain(TypeError):
+    """An object that only its owner's code can make."""
+
+
+class Damaged(ValueError):
+    """Bytes that are not what was written."""
+
+
+def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The value as JSON; its arrays are added to `arrays`."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, (np.ndarray, jax.Array, np.generic)):
+        name = str(len(arrays))
+        arrays[name] = np.asarray(value)
+        return {"jax" if isinstance(value, jax.Array) else "numpy": name}
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"float": repr(value)}
+    if isinstance(value, (list, tuple)):
+        return {type(value).__name__: [encode(item, arrays) for item in value]}
+    if isinstance(value, Mapping):
+        pairs = [[encode(key, arrays), encode(item, arrays)] for key, item in value.items()]
+        return {"dict": pairs}
+    name = type(value).__name__
+    if CLASSES.get(name) == type(value).__module__:
+        fields = {field.name: encode(getattr(value, field.name), arrays) for field in dataclasses.fields(value)}
+        return {"class": name, "fields": fields}
+    raise NotPlain(f"{type(value).__module__}.{name} cannot be stored: it is not one of whmc's own")
+
+
+def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """What `encode` was given."""
+    if not isinstance(value, dict):
+        return value
+    if "class" in value:
+        if value["class"] not in CLASSES:
+            raise NotPlain(f"{value['class']!r} is not one of the classes that may be read")
+        kind = getattr(importlib.import_module(CLASSES[value["class"]]), value["class"])
+        if set(value["fields"]) != {field.name for field in dataclasses.fields(kind)}:
+            raise NotPlain(f"{value['class']} has other fields in this version of whmc")
+        # not through __init__: states of many chains have an axis more than one state
+        made = object.__new__(kind)
+        for name, item in value["fields"].items():
+            object.__setattr__(made, name, decode(item, arrays))
+        return made
+    ((kind, inner),) = value.items()
+    match kind:
+        case "jax":
+            return jnp.asarray(arrays[inner])
+        case "numpy":
+            return arrays[inner][()] if arrays[inner].ndim == 0 else arrays[inner]
+        case "float":
+            return float(inner)
+        case "list":
+            return [decode(item, arrays) for item in inner]
+        case "tuple":
+            return tuple(decode(item, arrays) for item in inner)
+        case "dict":
+            return {decode(key, arrays): decode(item, arrays) for key, item in inner}
+    raise NotPlain(f"{kind!r} is not a kind of value that may be read")
+
+
+def pack(tree: dict[str, Any]) -> bytes:
+    """Magic, schema and SHA-256; a line of JSON with the tree and the arrays' dtypes and shapes; their bytes."""
+    arrays: dict[str, np.ndarray] = {}
+    encoded = encode(tree, arrays)
+    kinds = {name: [array.dtype.str, array.shape] for name, array in arrays.items()}
+    if any(array.dtype.hasobject for array in arrays.values()):
+        raise NotPlain("an array of Python objects cannot be stored")
+    text = json.dumps({"tree": encoded, "arrays": kinds}).encode()
+    content = b"".join([text, b"\n", *(np.ascontiguousarray(array).tobytes() for array in arrays.values())])
+    return b"%s %d %s\n" % (MAGIC, SCHEMA, hashlib.sha256(content).hexdigest().encode()) + content
+
+
+def unpack(content: bytes) -> dict[str, Any]:
+    """What `pack` was given; nothing is read before the checksum agrees."""
+    head, _, body = content.partition(b"\n")
+    parts = head.split(b" ")
+    if len(parts) != 3 or parts[0] != MAGIC:
+        raise Damaged("not a file of whmc, or damaged")
+    if hashlib.sha256(body).hexdigest().encode() != parts[2]:
+        raise Damaged("the checksum does not agree: truncated or damaged")
+    if parts[1] != b"%d" % SCHEMA:
+        raise Damaged(f"schema {parts[1].decode(errors='replace')}, this whmc reads {SCHEMA}")
+    try:
+        text, _, rest = body.partition(b"\n")
+        table, arrays, at = json.loads(text), {}, 0
+        for name, (kind, shape) in table["arrays"].items():
+            dtype = np.dtype(kind)
+            num = math.prod(shape)
+            arrays[name] = np.frombuffer(rest, dtype, num, at).reshape(shape).copy()
+            at += num * dtype.itemsize
+        return decode(table["tree"], arrays)
+    except (ValueError, KeyError, TypeError, NotPlain) as error:
+        raise Damaged(f"cannot be read: {error}") from error

@@ -1,0 +1,1 @@
+"""What is sampled: a log density, its space, bounds and symmetries."""

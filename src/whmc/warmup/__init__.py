@@ -1,0 +1,1 @@
+"""What is learned before sampling: step sizes, charts, weights, throat."""
