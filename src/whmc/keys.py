@@ -1,0 +1,31 @@
+"""Random keys: one seed, one stream for each purpose, and no key of one stream equal to a key of another.
+
+A key is a path from the seed: the first step names the stream, later steps count finders, batches, chains, steps.
+Two rules keep all keys apart. The first step of a path is always a stream, so paths of different streams differ. A key
+that has children (by `fold_in` or `split`, which give the same children) is never drawn from and never both split and
+folded.
+"""
+
+import enum
+
+import jax
+from jaxtyping import Array
+
+
+class Stream(enum.IntEnum):
+    """What random numbers are for. The number of a stream is part of every seed's draws: do not renumber."""
+
+    CHAINS = 0
+    SEARCH = 1
+    ONGOING_SEARCH = 2
+    FOLDING = 3
+    SYMMETRY_CHECK = 4
+    RESTART = 5
+    EVIDENCE = 6
+    PROBE = 7
+    CHECK = 8
+
+
+def stream_key(seed: int, stream: Stream) -> Array:
+    """The root of a stream: derive from it, do not draw from it."""
+    return jax.random.fold_in(jax.random.key(seed), int(stream))
