@@ -1,6 +1,7 @@
 """Regenerations, and adaptation at them (T4, T5)."""
 
 import dataclasses
+import itertools
 from functools import cache
 
 import jax
@@ -15,11 +16,17 @@ from whmc.estimate.tours import Tours
 from whmc.kernels.independence import log_regeneration
 from whmc.kernels.settings import arrays
 from whmc.modes.library import ModeLibrary
-from whmc.run.chains import Chains
+from whmc.run import regeneration
+from whmc.run.plan import Plan
+from whmc.run.prepare import mover_of
 from whmc.run.progress import Progress
-from whmc.run.regeneration import Adaptation, _draw_restart
-from whmc.search.ongoing import Lookout
+from whmc.run.regeneration import adaptive_blocks, draw_restart
+from whmc.run.state import Learned, RunState, behind
+from whmc.search import ongoing
+from whmc.storage.draws_file import DrawsInMemory
 from whmc.testing import Problem, gaussian_mixture
+from whmc.warmup.charts import ChartShapes
+from whmc.warmup.warmup import Warmup
 
 
 @cache
@@ -56,7 +63,7 @@ def test_states_after_a_regeneration_have_law_q_and_forget_the_past(name):
     new, info = step(keys, states)
     back = np.asarray(info.regenerated)
     seen, before = np.asarray(new.position)[back], start[back]
-    direct = _draw_restart(jax.random.key(3), case.target, library, jnp.asarray(0.3), num=4000)
+    direct = draw_restart(jax.random.key(3), case.target, library, jnp.asarray(0.3), num=4000)
     assert np.all(np.asarray(direct.drawn)) and back.sum() > 500
     expected = np.asarray(direct.states.position)
     for d in range(2):
@@ -115,51 +122,62 @@ def test_intervals_cover_in_91_to_98_per_cent_of_short_runs(what):
     assert 0.91 <= np.mean(hits) <= 0.98, np.mean(hits)
 
 
-def adaptation(known: list[int], *, seed: int = 0, capacity: int = 16) -> Adaptation:
+def adaptation(known: list[int], *, draws: int = 600, capacity: int = 16) -> RunState:
+    """A run of the six modes that knows some of them, before its first block."""
     case = six()
     scales = np.stack([np.diag(case.scales[k]) for k in known])
     library = ModeLibrary.from_charts(case.means[known], scales, capacity=capacity)
-    positions = library.location[np.arange(8) % len(known)]
-    run = Chains.start(case.target, library, seed, positions, Progress(False))
-    return Adaptation(run, arrays(CYCLE), library, Lookout(case.target, library, None, seed, 256), seed)
+    warmup = Warmup(arrays(CYCLE), library, ChartShapes.of(library))
+    plan = Plan(adapt="regeneration", chains=8, draws=draws, warmup=0)
+    state = RunState(plan, learned=Learned(None, ongoing.begin(case.target, library, None, 256), warmup))
+    chains, _ = mover_of(state, case.target).start(library, library.location[np.arange(8) % len(known)])
+    return regeneration.begin(state.at(chains=chains))
+
+
+def finish(state: RunState) -> tuple[list[RunState], DrawsInMemory]:
+    """The states after each block, and the draws."""
+    log = DrawsInMemory()
+    return [state, *adaptive_blocks(state, six().target, log, Progress(False))], log
 
 
 def test_a_chain_changes_its_kernel_at_regenerations_only():
     """Between two changes of version every step is one of the version in force; each change is at a regeneration."""
-    run = adaptation([0, 1])
+    states, log = finish(adaptation([0, 1]))
     changes = []
-    original = run._restart
-
-    def watched(stopped):
-        before = run.version.copy()
-        last = [rows[-1].info[2].regenerated[-1] if rows else False for rows in run.rows]
-        original(stopped)
-        for c in np.flatnonzero(run.version != before):
-            changes.append((c, bool(last[c])))
-
-    run._restart = watched
-    for _ in run.sample(600):
-        pass
+    for before, after in itertools.pairwise(state.moment.adaptation for state in states):
+        for c in np.flatnonzero(before.version != after.version):
+            start, num = after.segments[c][-1]
+            changes.append(num == 1 and bool(log.read(int(start), 1).info[2].regenerated[0]))
     assert len(changes) >= 8  # every chain took at least one update
-    assert all(regenerated for _, regenerated in changes)
-    assert run.library.size == 6
+    assert all(changes)
+    assert states[-1].newest.library.size == 6
 
 
 def test_a_library_may_outgrow_its_room_while_chains_run():
-    run = adaptation([0, 1], capacity=2)
-    for _ in run.sample(300):
-        pass
-    assert run.library.size == 6 and run.library.capacity >= 6
-    assert run.trace(300).position.shape[:2] == (300, 8) and run.num_behind == 0
+    states, log = finish(adaptation([0, 1], draws=300, capacity=2))
+    last = states[-1]
+    assert last.newest.library.size == 6 and last.newest.library.capacity >= 6
+    assert regeneration.gather(last, log).position.shape[:2] == (300, 8) and not behind(last).any()
 
 
 def test_a_chain_without_an_update_waiting_never_stops():
-    run = adaptation([0, 1, 2, 3, 4, 5])
-    run._search = lambda: None
-    run.next_refit = 10**9
-    run.advance(np.ones(8, bool), 100)
-    assert np.all(run.run.made == 100)
-    assert sum(rows[0].info[2].regenerated.sum() for rows in run.rows) > 8
+    state, log = adaptation([0, 1, 2, 3, 4, 5]), DrawsInMemory()
+
+    def blind(search, target, library, position, logdensity, key):
+        return search, library
+
+    state = regeneration.advance(state, six().target, log, np.ones(8, bool), 100, blind)
+    assert np.all(state.chains.made == 100)
+    assert state.moment.adaptation.num_regenerations > 8
+
+
+def test_states_are_never_changed_in_place():
+    """A run is data: the state before a block is the same after it, and gives the same block again."""
+    state = adaptation([0, 1])
+    first, second = (regeneration.advance(state, six().target, DrawsInMemory(), np.ones(8, bool), 50) for _ in range(2))
+    assert state.moment.adaptation.period == 0 and len(state.knowledge.versions) == 1
+    assert np.array_equal(first.chains.states.position, second.chains.states.position)
+    assert first.knowledge.ongoing.num_gradients == second.knowledge.ongoing.num_gradients
 
 
 @pytest.mark.parametrize("known", [[0], [3, 5]])

@@ -21,12 +21,13 @@ from whmc.kernels.random import Noise, draw_noise
 from whmc.kernels.settings import arrays
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import pick
+from whmc.paper import dirichlet
+from whmc.paper.adaptive import state_at
 from whmc.paper.darting import TRIES, DartingMC, RegenerationDartingMC, darting_radius, log_volume, regions
-from whmc.paper.dirichlet import DirichletLookout, components, gain, merged, modes_from_chains
-from whmc.run.chains import Chains
+from whmc.paper.dirichlet import DirichletSearch, components, gain, merged, modes_from_chains
 from whmc.run.progress import Progress
-from whmc.run.regeneration import Adaptation, _draw_restart
-from whmc.search.ongoing import Lookout
+from whmc.run.regeneration import adaptive_blocks, draw_restart, gather
+from whmc.storage.draws_file import DrawsInMemory
 from whmc.testing import Problem, gaussian_mixture, invariance_test, reversibility_test, two_scale_pair
 
 OVERLAP = 2.0
@@ -307,7 +308,7 @@ def test_restarts_have_law_q_too():
     case, radius = near(), 1.5
     library = wrong_libraries(case.library)["shifted"]
     kernel = RegenerationDartingMC(jnp.asarray(-0.5), jnp.asarray(radius))
-    restart = _draw_restart(jax.random.key(3), case.target, library, jnp.asarray(-0.5), kernel, num=400)
+    restart = draw_restart(jax.random.key(3), case.target, library, jnp.asarray(-0.5), kernel, num=400)
     assert np.all(np.asarray(restart.drawn))
     expected = _law_of_q(library, case.target, radius, -0.5, 100_000)
     for d in range(2):
@@ -347,22 +348,28 @@ def two_clusters(num: int, seed: int = 0) -> np.ndarray:
 def test_a_planted_cluster_is_found_and_what_is_covered_is_not():
     case = problem("pair")
     draws = two_clusters(300)
-    logdensity = np.zeros(len(draws))
     known = case.library.padded(8)
-    found = DirichletLookout().look(known.drop(1), draws, logdensity)
+
+    def looked(library, draws, search=DirichletSearch()):  # noqa: B008 - it is frozen
+        return dirichlet.look(search, case.target, library, draws, np.zeros(len(draws)), jax.random.key(0))[1]
+
+    found = looked(known.drop(1), draws)
     assert found.size == 2
     np.testing.assert_allclose(found.location[1], [10.0, 0.0], atol=5 / np.sqrt(300))
     np.testing.assert_allclose(found.covariance[1], np.eye(2), atol=5 * np.sqrt(2 / 300))
-    assert DirichletLookout().look(known, draws, logdensity) is known
-    assert DirichletLookout(max_modes=1).look(known.drop(1), draws, logdensity).size == 1
+    assert looked(known, draws) is known
+    assert looked(known.drop(1), draws, DirichletSearch(max_modes=1)).size == 1
     few = np.concatenate([draws[:600], draws[600:640]])  # forty are no chart
-    assert DirichletLookout().look(known.drop(1), few, np.zeros(640)).size == 1
+    assert looked(known.drop(1), few).size == 1
 
 
-def test_a_lookout_looks_less_and_less_often():
-    library, draws = problem("pair").library.padded(8).drop(1), two_clusters(300)
-    lookout = DirichletLookout()
-    sizes = [lookout.look(library, draws, np.zeros(len(draws))).size for _ in range(8)]
+def test_dirichlet_mixtures_are_fitted_less_and_less_often():
+    case = problem("pair")
+    library, draws = case.library.padded(8).drop(1), two_clusters(300)
+    search, sizes = DirichletSearch(), []
+    for _ in range(8):
+        search, found = dirichlet.look(search, case.target, library, draws, np.zeros(len(draws)), jax.random.key(0))
+        sizes.append(found.size)
     assert sizes == [2, 2, 1, 2, 1, 1, 1, 2]
 
 
@@ -402,14 +409,6 @@ def test_scikit_learn_is_asked_for_by_name(monkeypatch):
         components(np.zeros((100, 2)), np.eye(2), seed=0)
 
 
-def test_both_lookouts_serve_adaptation():
-    case = problem("pair")
-    library = case.library.padded(8)
-    run = Chains.start(case.target, library, 0, library.location[:2], Progress(False))
-    for lookout in (Lookout(case.target, library, None, 0, 8), DirichletLookout()):
-        assert Adaptation(run, arrays(JUMPS["regeneration"]), library, lookout, 0).library is library
-
-
 def test_rdmc_whole_ends_with_right_weights():
     """Modes from parallel HMC chains, Dirichlet process mixtures at regenerations, weights by visits."""
     case = gaussian_mixture([0.7, 0.3], [[0, 0], [7, 3]], [np.eye(2), np.diag([2.0, 0.5])], "RDMC's pair")
@@ -420,13 +419,11 @@ def test_rdmc_whole_ends_with_right_weights():
     library = dataclasses.replace(library, log_weight=jnp.full(library.size, -np.log(library.size))).padded(16)
     positions = library.location[np.arange(8) % library.size]
     kernel = arrays(whmc.Cycle((whmc.LocalHMC(), RegenerationDartingMC())))
-    run = Adaptation(
-        Chains.start(case.target, library, 5, positions, Progress(False)), kernel, library, DirichletLookout(), 5
-    )
-    for _ in run.sample(1200):
-        pass
-    trace = run.trace(1200)
-    assert run.num_updates > 0 and run.num_regenerations > 100 and np.all(run.version > 0)
+    state, log = state_at(case.target, kernel, library, positions, 5), DrawsInMemory()
+    state = dataclasses.replace(state, plan=dataclasses.replace(state.plan, draws=1200))
+    *_, state = adaptive_blocks(state, case.target, log, Progress(False), dirichlet.look)
+    trace, adaptation = gather(state, log), state.moment.adaptation
+    assert adaptation.num_regenerations > 100 and np.all(adaptation.version > 0)
     right = np.swapaxes(trace.position[..., 0] > 3.8, 0, 1)
     truth = float(np.mean(case.draw(np.random.default_rng(0), 400_000)[0][:, 0] > 3.8))
     error = occupancy(right.astype(int), 2).se[0]

@@ -1,7 +1,9 @@
 """Stores: stopped anywhere, a run goes on as if it had not been; damage is refused or repaired; nothing is lost."""
 
 import errno
+import hashlib
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -18,7 +20,10 @@ import pytest
 
 import whmc
 from whmc._pytree import pytree
+from whmc.run.chains import Mover
+from whmc.run.checkpoint import read_state
 from whmc.run.interrupt import Interrupt
+from whmc.run.state import Stage
 from whmc.storage.serialize import Damaged, NotPlain, decode, encode, pack, unpack
 from whmc.storage.store import SYNC, Store, StoreError
 
@@ -46,7 +51,7 @@ def same(first, second):
     assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert np.array_equal(first.library.location, second.library.location)
     assert np.array_equal(first.log_evidence, second.log_evidence, equal_nan=True)
-    assert first.num_failed == second.num_failed and first.num_warmup_gradients == second.num_warmup_gradients
+    assert first.num_failed == second.num_failed and first.gradients == second.gradients
     return True
 
 
@@ -223,13 +228,91 @@ def test_a_warning_names_what_was_damaged(stored, tmp_path):
         ({"logdensity": lambda x: logdensity(x) - 0.001}, "the log density is"),
         ({"logdensity": lambda x: logdensity(x.astype(jnp.float32)).astype(float)}, "the log density is"),
         ({"dim": 3}, "dimension 2"),
-        ({"starts": (-5.0, 6.0)}, "the start region is not the one of the run"),
         ({"names": ("a", "b")}, "parameters are"),
     ],
 )
 def test_a_changed_target_is_refused(stored, changes, text):
     with pytest.raises(StoreError, match=text):
         whmc.resume(stored, make_target(**changes))
+
+
+def stopped_in_the_warm_up(folder, monkeypatch):
+    """A run that was killed after its second checkpoint of the warm-up, while its search still goes on."""
+    real, calls = Store.checkpoint, itertools.count()
+
+    def checkpoint(store, tree, **options):
+        real(store, tree, **options)
+        if next(calls) == 3:
+            raise Killed
+
+    monkeypatch.setattr(Store, "checkpoint", checkpoint)
+    with pytest.raises(Killed):
+        whmc.sample(TARGET, store=folder, **SETTINGS)
+    monkeypatch.undo()
+
+
+def test_the_start_region_counts_while_the_run_still_searches(tmp_path, stored, monkeypatch):
+    """Another region would send the search elsewhere; when nothing is searched any more it does not matter."""
+    elsewhere = make_target(starts=(-5.0, 6.0))
+    stopped_in_the_warm_up(tmp_path / "run", monkeypatch)
+    with pytest.raises(StoreError, match="the start region is not the one of the run"):
+        whmc.resume(tmp_path / "run", elsewhere)
+    assert same(whmc.resume(stored, elsewhere), whmc.load(stored))
+
+
+def test_a_complete_run_is_resumed_without_compiling(stored, monkeypatch):
+    before = whmc.load(stored)
+
+    def compiled(*_):
+        raise AssertionError("the block was compiled")
+
+    monkeypatch.setattr(Mover, "compile", compiled)
+    assert same(whmc.resume(stored, TARGET), before)
+
+
+def test_draws_that_have_lost_their_settings_are_not_emptied(stored, tmp_path):
+    folder = shutil.copytree(stored, tmp_path / "run")
+    (folder / "settings.json").unlink()
+    size = (folder / "draws.bin").stat().st_size
+    with pytest.raises(StoreError, match=r"lost its settings\.json"):
+        whmc.sample(TARGET, store=folder, **SETTINGS)
+    assert (folder / "draws.bin").stat().st_size == size > 0 and (folder / "checkpoint.whmc").exists()
+
+
+def test_a_store_of_another_schema_is_refused(stored, tmp_path):
+    """As written by version 0.1.0: the number is named, and what to do."""
+    folder = shutil.copytree(stored, tmp_path / "run")
+    settings = json.loads((folder / "settings.json").read_text())
+    del settings["sha256"]
+    settings["schema"] = 1
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    (folder / "settings.json").write_text(json.dumps({**settings, "sha256": digest}))
+    for use in (whmc.load, lambda folder: whmc.resume(folder, TARGET)):
+        with pytest.raises(StoreError, match=r"has schema 1, this whmc reads 2: use the whmc that wrote it"):
+            use(folder)
+
+
+def test_other_versions_are_told_of(stored, tmp_path):
+    folder = shutil.copytree(stored, tmp_path / "run")
+    settings = json.loads((folder / "settings.json").read_text())
+    del settings["sha256"]
+    settings["versions"]["jax"] = "0.0.1"
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    (folder / "settings.json").write_text(json.dumps({**settings, "sha256": digest}))
+    with pytest.warns(UserWarning, match=r"versions have changed since this run began \(jax 0\.0\.1 -> "):
+        whmc.resume(folder, TARGET)
+
+
+def test_a_checkpoint_is_the_state_of_the_run(stored):
+    """Read, written and read again: the same tree."""
+    state = read_state(Store.open(stored))
+    assert state.stage is Stage.COMPLETE and state.plan.seed == 3
+    again = unpack(pack({"state": [state.plan, state.inputs, state.learned, state.moment]}))["state"]
+    ours, theirs = (
+        jax.tree.leaves(encode(tree, {}), is_leaf=lambda one: not isinstance(one, (dict, list)))
+        for tree in ([state.plan, state.inputs, state.learned, state.moment], again)
+    )
+    assert ours == theirs
 
 
 def test_what_cannot_be_opened_says_why(stored, tmp_path):
@@ -240,7 +323,7 @@ def test_what_cannot_be_opened_says_why(stored, tmp_path):
         whmc.sample(TARGET, store=tmp_path)
     with pytest.raises(StoreError, match="is a file: give a folder"):
         whmc.sample(TARGET, store=tmp_path / "notes.txt")
-    with pytest.raises(StoreError, match="no run of whmc"):
+    with pytest.raises(StoreError, match="is not a run of whmc"):
         whmc.resume(tmp_path, TARGET)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         whmc.load(tmp_path / "nowhere")
@@ -367,7 +450,8 @@ def test_ctrl_c_returns_what_exists_and_the_run_goes_on(tmp_path, adapt, monkeyp
 
     def checkpoint(store, tree, **options):
         real(store, tree, **options)
-        if (tree["num_drawn"] or "adaptation" in tree) and next(blocks) == 1:
+        moment = tree["moment"]
+        if (moment.num_drawn or moment.adaptation is not None) and next(blocks) == 1:
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Store, "checkpoint", checkpoint)

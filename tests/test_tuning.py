@@ -5,18 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from whmc.warmup.charts import ChartShapes, fit_charts
+from whmc.warmup.step_size import QUARTER_TURN, UNTRIED, carry_step_sizes, quarter_turn, tune_step_sizes
 from whmc.warmup.throat import ThroatSearch
-from whmc.warmup.tuning import (
-    QUARTER_TURN,
-    UNTRIED,
-    Charts,
-    carry_step_sizes,
-    fit_charts,
-    quarter_turn,
-    tune_step_sizes,
-    tune_weights,
-)
 from whmc.warmup.warmup import round_lengths
+from whmc.warmup.weights import tune_weights
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 20, 100, 500, 3000])
@@ -39,7 +32,7 @@ def test_step_sizes_follow_acceptance():
 def test_a_step_is_carried_over_where_a_chart_was_far_too_wide(diagonal):
     def charts(*widths):
         scale = np.array([[1.0, 1.0, width] for width in widths])
-        return Charts(np.zeros((len(widths), 3)), scale if diagonal else np.eye(3) * scale[:, None, :])
+        return ChartShapes(np.zeros((len(widths), 3)), scale if diagonal else np.eye(3) * scale[:, None, :])
 
     draws = np.random.default_rng(0).standard_normal((400, 3))
     label = np.repeat([0, 1, 2, 3], [100, 100, 190, 10])
@@ -69,6 +62,15 @@ def test_weights_come_from_acceptance_even_of_modes_never_entered():
     np.testing.assert_allclose(np.exp(log_weight), truth, atol=0.03)
 
 
+def test_a_chart_of_no_weight_at_all_keeps_the_weights_finite():
+    """A location far from everything weighs exp(-5000), which is nought: the others are weighed as if it were not."""
+    label, proposed = np.array([0, 0, 1, 1] * 50), np.array([1, 2, 0, 2] * 50)
+    acceptance = np.where(proposed == 2, 0.0, 0.5)
+    log_weight = tune_weights(np.array([0.0, -1.0, -5000.0]), label, proposed, acceptance)
+    assert np.all(np.isfinite(log_weight))
+    assert np.exp(log_weight[2]) < 0.02 and abs(log_weight[0] - log_weight[1]) < 0.1
+
+
 def _draws(n, dim, rng):
     factor = np.tril(rng.standard_normal((dim, dim))) * 0.4 + np.eye(dim)
     z = rng.standard_normal((n, dim))
@@ -80,10 +82,10 @@ def test_right_curvature_is_kept_wrong_curvature_is_replaced():
     dim, n = 12, 500
     factor, x, logdensity = _draws(n, dim, rng)
     label = np.zeros(n, int)
-    right = Charts(np.zeros((1, dim)), factor[None])
+    right = ChartShapes(np.zeros((1, dim)), factor[None])
     kept = fit_charts(right, x, logdensity, label)
     np.testing.assert_array_equal(kept.scale, right.scale)
-    wrong = Charts(np.full((1, dim), 2.0), 3 * np.eye(dim)[None])
+    wrong = ChartShapes(np.full((1, dim), 2.0), 3 * np.eye(dim)[None])
     learned = fit_charts(wrong, x, logdensity, label)
     covariance = learned.scale[0] @ learned.scale[0].T
     assert np.linalg.norm(covariance - factor @ factor.T) < 0.35 * np.linalg.norm(factor @ factor.T)
@@ -94,7 +96,7 @@ def test_few_draws_are_shrunk_and_none_change_nothing():
     rng = np.random.default_rng(1)
     dim = 30
     factor, x, logdensity = _draws(100, dim, rng)
-    start = Charts(np.zeros((2, dim)), np.stack([factor * 1.3, factor]))
+    start = ChartShapes(np.zeros((2, dim)), np.stack([factor * 1.3, factor]))
     learned = fit_charts(start, x, logdensity, np.zeros(100, int))
     assert np.all(np.isfinite(learned.scale))
     np.testing.assert_array_equal(learned.scale[1], factor)
@@ -105,7 +107,7 @@ def test_few_draws_are_shrunk_and_none_change_nothing():
 def test_throat_is_not_tried_where_direct_jumps_are_good():
     search = ThroatSearch(diversity=0.8, other_cost=3)
     assert search.plan() == [(0, 1.0)]
-    search.acceptance = {(0, 1.0): 0.75}
+    search = ThroatSearch(diversity=0.8, other_cost=3, acceptance={(0, 1.0): 0.75})
     assert search.plan() == [(0, 1.0)]
 
 

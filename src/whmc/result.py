@@ -23,19 +23,53 @@ from whmc.search.mode_search import Search
 from whmc.target.target import Target, by_chain
 
 
+def _added(one: Any, other: Any) -> Any:
+    """The sum of two costs, field by field."""
+    names = [field.name for field in dataclasses.fields(one)]
+    return type(one)(*(getattr(one, name) + getattr(other, name) for name in names))
+
+
 @dataclasses.dataclass(frozen=True)
 class Timings:
-    """Seconds: the search for modes, charts and starts, compiling the block, warm-up, sampling."""
+    """Seconds of each phase: the search for modes, charts and starts, compiling the block, warm-up, sampling, and the
+    evidence by annealing."""
 
-    search: float
-    prepare: float
-    compile: float
-    warmup: float
-    sampling: float
+    search: float = 0.0
+    prepare: float = 0.0
+    compile: float = 0.0
+    warmup: float = 0.0
+    sampling: float = 0.0
+    evidence: float = 0.0
+
+    def __add__(self, other: "Timings") -> "Timings":
+        return _added(self, other)
 
     @property
     def total(self) -> float:
-        return self.search + self.prepare + self.compile + self.warmup + self.sampling
+        """All phases together."""
+        return sum(dataclasses.astuple(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradients:
+    """Gradients of the log density that each phase took, all chains together. A product with the Hessian counts as two.
+
+    search: descents, annealed population, polish and masses, also of searches that went on later. sampling: also draws
+    that were not kept, and fresh starts at regenerations. evidence: annealing for the log evidence.
+    """
+
+    search: int = 0
+    warmup: int = 0
+    sampling: int = 0
+    evidence: int = 0
+
+    def __add__(self, other: "Gradients") -> "Gradients":
+        return _added(self, other)
+
+    @property
+    def total(self) -> int:
+        """All phases together."""
+        return sum(dataclasses.astuple(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +93,7 @@ class Result:
     library: ModeLibrary
     kernel: AbstractKernel | None
     timings: Timings
-    num_warmup_gradients: int
+    gradients: Gradients
     num_failed: int
     seed: int
     search: Search | None = None
@@ -195,9 +229,14 @@ class Result:
         """Mean acceptance probability of each move."""
         return {name: float(np.mean(np.exp(np.minimum(info.log_ratio, 0)))) for name, info in self.steps.items()}
 
+    @property
+    def num_warmup_gradients(self) -> int:
+        """Gradients of the log density spent on the warm-up."""
+        return self.gradients.warmup
+
     @cached_property
     def num_gradients(self) -> int:
-        """Gradients of the log density spent on sampling, all chains together."""
+        """Gradients of the log density that the draws took, all chains together; `gradients` has all costs."""
         return int(sum(np.sum(info.num_gradients) for info in self.steps.values()))
 
     @cached_property

@@ -7,6 +7,8 @@ fuller library is new data and never a new shape until the capacity doubles.
 A mode has one chart, or several where it is bent: `mode` says which mode a chart belongs to.
 """
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -33,6 +35,15 @@ def apply(matrix: Matrix, vector: Float[Array, " dim"]) -> Float[Array, " dim"]:
 def whiten_rows(scale: np.ndarray, shift: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
     """L^{-1} x of many displacements at once, in NumPy; a one-dimensional L is a diagonal."""
     return shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
+
+
+class Charts(NamedTuple):
+    """The charts in use, as NumPy copies."""
+
+    location: Float[np.ndarray, "size dim"]
+    scale: Float[np.ndarray, "size dim dim"] | Float[np.ndarray, "size dim"]
+    log_weight: Float[np.ndarray, " size"]
+    step_size: Float[np.ndarray, " size"]
 
 
 @pytree
@@ -216,13 +227,11 @@ class ModeLibrary:
         step_sizes[first] = np.min(step_sizes[pair])
         return self.with_charts(locations, scales, log_weight=log_weights, step_size=step_sizes).drop(second)
 
-    def charts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Locations, scales, log weights and step sizes of the charts in use, as NumPy copies."""
+    def charts(self) -> Charts:
+        """The charts in use, as NumPy copies. Not under jit."""
         size = self.size
-        location, scale, log_weight, step_size = (
-            np.array(rows, float)[:size] for rows in (self.location, self.scale, self.log_weight, self.step_size)
-        )
-        return location, scale, log_weight, step_size
+        rows = (self.location, self.scale, self.log_weight, self.step_size)
+        return Charts(*(np.array(row, float)[:size] for row in rows))
 
     def rebuilt(self) -> "ModeLibrary":
         """The same charts, checked again and in the dtype in force."""

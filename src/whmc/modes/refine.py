@@ -81,6 +81,15 @@ def rescaled(library: ModeLibrary, factor: float, dof: float) -> ModeLibrary:
     return library.with_charts(location, scale * factor, log_weight=log_weight, step_size=step_size, dof=dof)
 
 
+def with_gaussian_base(library: ModeLibrary) -> ModeLibrary:
+    """The library with a Gaussian base of the same covariance: the inverse of what `with_best_dof` did.
+
+    Scales and step sizes are then in the units in which charts are fitted and steps are tuned.
+    """
+    dof = float(library.dof)
+    return library if np.isinf(dof) or dof <= 2 else rescaled(library, np.sqrt(dof / (dof - 2)), np.inf)
+
+
 def _log_density(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> float:
     return float(np.mean(np.logaddexp.reduce(log_components_of(library, position), axis=0)))
 

@@ -6,6 +6,7 @@ together; a chart then has the mean and covariance of its draws. What it adds is
 it at regenerations only. All but the chains themselves is NumPy.
 """
 
+import dataclasses
 import importlib
 import warnings
 from functools import partial
@@ -40,35 +41,45 @@ def fewest_draws(dim: int) -> int:
     return max(FEWEST, 2 * dim)
 
 
-class DirichletLookout:
-    """Looks for modes among the draws of all chains, in the place of a `Lookout`.
+@dataclasses.dataclass(frozen=True)
+class DirichletSearch:
+    """A search for modes among the draws of all chains, in the place of an `OngoingSearch`.
 
-    Charts are added for components with enough draws that no known chart describes. Calls 1, 2, 4, 8, ... look, the
-    others return what they are given: a fit takes as long as many steps, and a mode that was missed is in later
-    draws too.
+    Charts are added for components with enough draws that no known chart describes. Looks 1, 2, 4, 8, ... fit a
+    mixture, the others return what they are given: a fit takes as long as many steps, and a mode that was missed is in
+    later draws too.
     """
 
-    def __init__(self, *, seed: int = 0, max_modes: int = 256) -> None:
-        self.seed, self.max_modes, self.calls = seed, max_modes, 0
+    seed: int = 0
+    max_modes: int = 256
+    looks: int = 0
+    num_gradients: int = 0
 
-    def look(
-        self, library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
-    ) -> ModeLibrary:
-        """The library with the charts that one more look adds at its end, given some draws."""
-        del logdensity  # the mixture knows draws only
-        self.calls += 1
-        least, room = fewest_draws(library.dim), self.max_modes - library.size
-        if self.calls & (self.calls - 1) or room <= 0 or len(position) < least:
-            return library
-        prior = np.mean(np.asarray(library.covariance)[: library.size], axis=0)
-        draws = thinned(position)
-        step_size = float(np.median(library.charts()[3]))
-        for mine in components(draws, prior, seed=self.seed + self.calls):
-            log_share = float(np.log(len(mine) / len(draws)))
-            if len(mine) >= least and library.size < self.max_modes and gain(library, mine, log_share) > GAIN:
-                location, scale = moments(mine, prior)
-                library = library.add(location, scale, log_weight=log_share, step_size=step_size)
-        return library
+
+def look(
+    search: DirichletSearch,
+    target: Target,
+    library: ModeLibrary,
+    position: Float[np.ndarray, "n dim"],
+    logdensity: Float[np.ndarray, " n"],
+    key: Array,
+) -> tuple[DirichletSearch, ModeLibrary]:
+    """The library with the charts that one more look adds at its end, given some draws."""
+    del target, logdensity, key  # the mixture knows draws only, and has its own seed
+    looks = search.looks + 1
+    looked = dataclasses.replace(search, looks=looks)
+    least, room = fewest_draws(library.dim), search.max_modes - library.size
+    if looks & (looks - 1) or room <= 0 or len(position) < least:
+        return looked, library
+    prior = np.mean(np.asarray(library.covariance)[: library.size], axis=0)
+    draws = thinned(position)
+    step_size = float(np.median(library.charts().step_size))
+    for mine in components(draws, prior, seed=search.seed + looks):
+        log_share = float(np.log(len(mine) / len(draws)))
+        if len(mine) >= least and library.size < search.max_modes and gain(library, mine, log_share) > GAIN:
+            location, scale = moments(mine, prior)
+            library = library.add(location, scale, log_weight=log_share, step_size=step_size)
+    return looked, library
 
 
 def modes_from_chains(

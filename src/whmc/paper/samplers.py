@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.cycle import Cycle
 from whmc.kernels.settings import arrays, infos
+from whmc.keys import Stream, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
 from whmc.paper.darting import DartingMC, RegenerationDartingMC, darting_radius
@@ -22,11 +23,13 @@ from whmc.paper.network import NetworkWormhole, augmented, augmented_library
 from whmc.paper.plain_hmc import PlainHMC
 from whmc.paper.problems import Case
 from whmc.paper.tally import Tally
-from whmc.run.chains import Chains
-from whmc.run.course import Course, Plan
+from whmc.run.chains import Mover, cost_of
+from whmc.run.plan import Plan
+from whmc.run.prepare import prepare
 from whmc.run.progress import Progress
+from whmc.run.sample import begin
 from whmc.target.target import Numbers, Target
-from whmc.warmup.tuning import tune_step_sizes
+from whmc.warmup.step_size import tune_step_sizes
 
 MAX_LEAPS = 50
 PILOT_STEPS = 25
@@ -68,31 +71,34 @@ def timed(
 ) -> Tally:
     """Blocks of the kernel until the seconds are over, of which `spent` are gone already."""
     at = starts(library, budget.chains) if positions is None else jnp.asarray(positions)
-    run = Chains.start(target, library, budget.seed, at, Progress(False))
+    mover = Mover(target, stream_key(budget.seed, Stream.CHAINS))
+    chains, _ = mover.start(library, at)
     kernel = arrays(kernel)
-    run.compile(kernel, library)
-    elapsed = spent
+    mover.compile(chains, kernel, library)
+    elapsed, num_gradients = spent, 0
     while elapsed < budget.seconds or not tally.points:
         began = time.perf_counter()
-        trace = run.steps("sampling", kernel, library, run.length, run.length)
+        trace, chains = mover.steps(chains, kernel, library, chains.block_length)
         elapsed += time.perf_counter() - began
-        tally.add(trace.position, elapsed, run.num_gradients)
+        num_gradients += cost_of(trace).num_gradients
+        tally.add(trace.position, elapsed, num_gradients)
     return tally
 
 
 def pilot(case: Case, budget: Budget) -> Pilot:
     """Step size for an acceptance of .8, and as many steps as a quarter turn of the typical mode takes."""
     library = case.library
-    run = Chains.start(case.target, library, budget.seed, starts(library, budget.chains), Progress(False))
-    _, scale, _, _ = library.charts()
+    mover = Mover(case.target, stream_key(budget.seed, Stream.CHAINS))
+    chains, _ = mover.start(library, starts(library, budget.chains))
+    scale = library.charts().scale
     width = float(np.sqrt(np.mean(scale**2) * (1 if library.diagonal else library.dim)))
     step_size = np.array([0.5 * width * library.dim**-0.25])
     kernel = arrays(PlainHMC(step_size=float(step_size[0]), num_steps=10))
-    run.compile(kernel, library)
+    mover.compile(chains, kernel, library)
     began = time.perf_counter()
     for _ in range(PILOT_ROUNDS):
         kernel = arrays(PlainHMC(step_size=float(step_size[0]), num_steps=10))
-        trace = run.steps("pilot", kernel, library, PILOT_STEPS, PILOT_STEPS)
+        trace, chains = mover.steps(chains, kernel, library, PILOT_STEPS)
         acceptance = np.exp(np.minimum(infos(trace.info)[0].log_ratio, 0.0)).ravel()
         # in units of the width, where the tuning's own bounds make sense
         label = np.zeros(len(acceptance), int)
@@ -136,10 +142,11 @@ def printed(case: Case, budget: Budget, tuned: Pilot, *, influence: float = 0.3)
 def exact(case: Case, budget: Budget, tuned: Pilot | None = None) -> Tally:
     """`whmc.sample` with the same modes; its own warm-up counts."""
     del tuned
-    course = Course(case.target, Plan(chains=budget.chains, seed=budget.seed), known=case.library).prepare()
-    warm, tally = course.warm, Tally(case, "whmc", budget.chains)
-    positions, spent = course.run.states.position, course.seconds["warmup"]
-    return timed(warm.kernel, case.target, warm.library, tally, budget, positions=positions, spent=spent)
+    target, state = begin(case.target, Plan(chains=budget.chains, seed=budget.seed), modes=case.library)
+    state = prepare(state, target, Progress(False))
+    newest, tally = state.newest, Tally(case, "whmc", budget.chains)
+    positions, spent = state.chains.states.position, state.moment.timings.warmup
+    return timed(newest.kernel, target, newest.library, tally, budget, positions=positions, spent=spent)
 
 
 def _with(kernel: AbstractKernel, name: str, case: Case, budget: Budget, tuned: Pilot) -> Tally:

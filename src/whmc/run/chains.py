@@ -1,147 +1,156 @@
-"""The chains of a run: their states, how many steps each has made, and what they cost."""
+"""Chains that run side by side: where they are, and blocks of their steps."""
 
-from collections.abc import Generator
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState
 from whmc.kernels.block import Trace, refresh_all, run_block, start_chains
 from whmc.kernels.settings import infos
 from whmc.modes.library import ModeLibrary
-from whmc.run.progress import Progress
 from whmc.target.target import Target
 
-BLOCK = 100
-"""Steps a block at most: long enough that Python costs nothing, short enough for a live progress line."""
+LONGEST_BLOCK = 100
+"""Steps of a block at most: long enough that Python costs nothing, short enough for a live progress line."""
+
+BLOCK_NUMBERS = 4_000_000
+"""Random numbers of a block at most, about: they are drawn at once and must fit into the memory."""
 
 
-def block_length(num: int, dim: int) -> int:
-    """At most a hundred steps a block, fewer where their random numbers would fill the memory."""
-    return int(np.clip(4_000_000 // (num * dim), 10, BLOCK))
-
-
-class Moment(NamedTuple):
-    """Where chains are after a block: enough to go on from there."""
+@dataclasses.dataclass(frozen=True)
+class Chains:
+    """Where the chains are, and how many steps each has made: enough to go on from there."""
 
     states: ChainState
     made: Int[np.ndarray, " chains"]
 
-
-class Chains:
-    """Chains that run side by side in one compiled block."""
-
-    def __init__(self, target: Target, seed: int, moment: Moment, progress: Progress) -> None:
-        self.target, self.progress, self.key = target, progress, jax.random.key(seed)
-        self.states, self.made = moment
-        self.num, dim = self.states.position.shape
-        self.length = block_length(self.num, dim)
-        self.num_gradients = self.num_failed = 0
-
-    @classmethod
-    def start(cls, target: Target, library: ModeLibrary, seed: int, positions: Array, progress: Progress) -> "Chains":
-        """Chains at their first positions."""
-        states, failed = start_chains(target, library, positions)
-        _require_start(positions, np.asarray(states.logdensity))
-        run = cls(target, seed, Moment(states, np.zeros(len(positions), int)), progress)
-        run.num_failed = int(jnp.sum(failed))
-        return run
+    @property
+    def num(self) -> int:
+        return len(self.made)
 
     @property
-    def moment(self) -> Moment:
-        return Moment(self.states, self.made)
+    def block_length(self) -> int:
+        """Steps of a block: a function of shapes, so that a run is always cut into the same blocks."""
+        num, dim = self.states.position.shape
+        return int(np.clip(BLOCK_NUMBERS // (num * dim), 10, LONGEST_BLOCK))
 
-    def compile(self, kernel: AbstractKernel, library: ModeLibrary) -> None:
-        """No steps at all: what is left of the call is the compilation."""
-        self.progress.say("compile", 0, 1)
-        self._dispatch(kernel, library, 0, np.ones(self.num, bool), False)
-        jax.block_until_ready(self.states)
 
-    def steps(self, phase: str, kernel: AbstractKernel, library: ModeLibrary, num_steps: int, total: int) -> Trace:
-        """`num_steps` steps of all chains, in blocks; the trace as NumPy arrays (steps, chains, ...)."""
-        parts, done = [], 0
-        for trace, _ in self.blocks(kernel, library, num_steps):
-            parts.append(trace)
-            done += len(trace.logdensity)
-            self.progress.say(phase, done, total, f"{self.num_gradients} gradients")
-        return jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
+class Cost(NamedTuple):
+    """Gradients that steps took, and evaluations that failed on the way."""
 
-    def blocks(self, kernel: AbstractKernel, library: ModeLibrary, num_steps: int) -> Generator[tuple[Trace, Moment]]:
-        """Blocks that make `num_steps` steps of all chains, and where the chains are after each; at least one block.
+    num_gradients: int = 0
+    num_failed: int = 0
 
-        The next block computes while one is taken in; whoever stops early leaves the chains where the last one ended.
-        """
-        everyone = np.ones(self.num, bool)
-        waiting: tuple[Trace, int, Moment] | None = None
-        reached = self.moment
-        try:
-            for start in range(0, max(num_steps, 1), self.length):
-                length = min(self.length, num_steps - start)
-                trace, _ = self._dispatch(kernel, library, length, everyone, False)
-                # a new array: the block that was just dispatched may not have read the old one yet
-                self.made = self.made + length
-                if waiting is not None:
-                    taken, reached = self._take(*waiting)
-                    yield taken, reached
-                waiting = trace, length, self.moment
-            assert waiting is not None
-            taken, reached = self._take(*waiting)
-            yield taken, reached
-        finally:
-            self.states, self.made = reached
 
-    def block(
+class Block(NamedTuple):
+    """A block that was dispatched: its trace may still be computed. made: how many of its steps each chain made."""
+
+    chains: Chains
+    trace: Trace
+    made: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Mover:
+    """What moves the chains of a run: the target, and the root of their random keys."""
+
+    target: Target
+    key: Array
+
+    def start(self, library: ModeLibrary, positions: Float[Array, "chains dim"]) -> tuple[Chains, int]:
+        """Chains at their first positions, and how many evaluations failed; an error if a chain cannot start."""
+        states, failed = start_chains(self.target, library, positions)
+        _require_start(positions, np.asarray(states.logdensity))
+        return Chains(states, np.zeros(len(positions), int)), int(jnp.sum(failed))
+
+    def dispatch(
         self,
+        chains: Chains,
         kernel: AbstractKernel,
         library: ModeLibrary,
         num_steps: int,
-        active: Bool[np.ndarray, " chains"],
-        update_waits: bool,
-    ) -> tuple[Trace, Int[np.ndarray, " chains"]]:
-        """One block of the active chains: the trace, and how many steps of it each chain made."""
-        rows, steps = self._dispatch(kernel, library, num_steps, active, update_waits)
-        trace, made = jax.tree.map(np.asarray, rows), np.array(steps)
-        self.made = self.made + made
-        self._count(trace, np.arange(self.length)[:, None] < made)
-        return trace, made
-
-    def _dispatch(
-        self,
-        kernel: AbstractKernel,
-        library: ModeLibrary,
-        num_steps: int,
-        active: Bool[np.ndarray, " chains"],
-        update_waits: bool,
-    ) -> tuple[Trace, Array]:
-        if self.states.log_components.shape[1] != library.capacity:  # else the block is compiled for this shape too
-            self.states = refresh_all(self.states, library)
-        self.states, trace, made = run_block(
+        *,
+        active: Bool[np.ndarray, " chains"] | None = None,
+        update_waits: bool = False,
+    ) -> Block:
+        """One block of the active chains, of all unless told. It returns before the block is computed."""
+        states = chains.states
+        if states.log_components.shape[1] != library.capacity:  # else the block is compiled for this shape too
+            states = refresh_all(states, library)
+        states, trace, made = run_block(
             kernel,
             self.target,
             library,
-            self.states,
+            states,
             self.key,
-            jnp.asarray(self.made),
+            jnp.asarray(chains.made),
             jnp.asarray(num_steps),
-            jnp.asarray(active),
+            jnp.ones(chains.num, bool) if active is None else jnp.asarray(active),
             jnp.asarray(update_waits),
-            length=self.length,
+            length=chains.block_length,
         )
-        return trace, made
+        # with all chains active the host knows how many steps they make, and need not wait for the block
+        steps = num_steps if active is None and not update_waits else np.asarray(made)
+        return Block(Chains(states, chains.made + steps), trace, made)
 
-    def _take(self, trace: Trace, length: int, moment: Moment) -> tuple[Trace, Moment]:
-        """A block's trace as NumPy arrays, its costs counted."""
-        trace = jax.tree.map(lambda rows: np.asarray(rows)[:length], trace)
-        self._count(trace, np.ones((length, self.num), bool))
-        return trace, moment
+    def compile(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> None:
+        """Makes no steps at all: what is left of the call is the compilation."""
+        jax.block_until_ready(self.dispatch(chains, kernel, library, 0).trace)
 
-    def _count(self, trace: Trace, ran: Bool[np.ndarray, "steps chains"]) -> None:
-        """Adds up what the steps that ran have cost."""
-        self.num_gradients += int(sum(np.sum(info.num_gradients, where=ran) for info in infos(trace.info)))
-        self.num_failed += int(sum(np.sum(info.num_failed, where=ran) for info in infos(trace.info)))
+    def blocks(
+        self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary, num_steps: int
+    ) -> Iterator[tuple[Trace, Chains]]:
+        """Blocks that make `num_steps` steps of all chains: the trace in NumPy, and the chains after it.
+
+        The next block computes while one is taken in.
+        """
+        waiting: tuple[Block, int] | None = None
+        for start in range(0, num_steps, chains.block_length):
+            length = min(chains.block_length, num_steps - start)
+            block = self.dispatch(chains, kernel, library, length)
+            chains = block.chains
+            if waiting is not None:
+                yield _taken(*waiting)
+            waiting = block, length
+        if waiting is not None:
+            yield _taken(*waiting)
+
+    def steps(
+        self,
+        chains: Chains,
+        kernel: AbstractKernel,
+        library: ModeLibrary,
+        num_steps: int,
+        tell: Callable[[int], None] = lambda num: None,
+    ) -> tuple[Trace, Chains]:
+        """`num_steps` steps of all chains: the trace, (steps, chains, ...). `tell` is given how many are made."""
+        parts = []
+        for trace, reached in self.blocks(chains, kernel, library, num_steps):
+            parts.append(trace)
+            chains = reached
+            tell(sum(len(part.logdensity) for part in parts))
+        if not parts:  # no steps at all: a trace without rows
+            parts.append(_taken(self.dispatch(chains, kernel, library, 0), 0)[0])
+        return jax.tree.map(lambda *rows: np.concatenate(rows), *parts), chains
+
+
+def _taken(block: Block, length: int) -> tuple[Trace, Chains]:
+    return jax.tree.map(lambda rows: np.asarray(rows)[:length], block.trace), block.chains
+
+
+def cost_of(trace: Trace, ran: Bool[np.ndarray, "steps chains"] | None = None) -> Cost:
+    """What the steps of a trace have cost, or those of them that ran."""
+    where = True if ran is None else ran
+    parts = infos(trace.info)
+    return Cost(
+        int(sum(np.sum(info.num_gradients, where=where) for info in parts)),
+        int(sum(np.sum(info.num_failed, where=where) for info in parts)),
+    )
 
 
 def _require_start(positions: Array, logdensity: np.ndarray) -> None:

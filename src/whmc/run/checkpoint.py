@@ -1,144 +1,89 @@
-"""What a checkpoint holds of a course, and the course again from it."""
+"""A checkpoint is the run's state, serialised: what changes with every block, and apart what changes seldom."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import jax
-import jax.numpy as jnp
-import numpy as np
+import dataclasses
+from collections.abc import Callable, Sequence
 
 from whmc.kernels.base import AbstractKernel
-from whmc.kernels.settings import move_names
-from whmc.run.chains import Chains, Moment
-from whmc.run.progress import Progress
-from whmc.search.finders import AbstractFinder
-from whmc.storage.draws_file import Record
-from whmc.storage.serialize import NotPlain, encode
+from whmc.kernels.stored import StoredKernel
+from whmc.run.plan import Inputs, Plan
+from whmc.run.state import Learned, Moment, RunState
+from whmc.search.finders import AbstractFinder, StoredFinder
+from whmc.storage.serialize import storable
 from whmc.storage.store import Store, StoreError
-from whmc.target.target import Target
-from whmc.warmup.warmup import WarmUp
 
-if TYPE_CHECKING:
-    from whmc.run.course import Course, Plan
+Finders = AbstractFinder | Sequence[AbstractFinder] | None
 
 
-def setup_of(course: "Course") -> dict[str, Any]:
-    """What changes seldom."""
-    setup: dict[str, Any] = {
-        "stage": course.stage,
-        "known": course.known,
-        "finder": _plain(course.finder),
-        "initial": course.initial,
-        "fixed": course.given is not None,
-        "search": course.search,
-        "record": None if course.record is None else [course.record.dim, course.record.num_moves],
-    }
-    if course.stage == "search":
-        return {**setup, "kernel": None if course.given is None else _plain(course.given)}
-    warm, lookout, adaptation = course.warm, course.lookout, course.adaptation
-    setup |= {
-        "kernel": _plain(warm.kernel),
-        "library": warm.library,
-        "curvature": warm.curvature,
-        "throats": warm.throats,
-        "moves": move_names(warm.kernel),
-        "report": course.report(),
-        "lookout": None if lookout is None else lookout.state(),
-    }
-    if adaptation is not None:
-        setup["versions"] = [[_plain(kernel), library] for kernel, library in adaptation.versions]
-    return setup
+class Checkpoints:
+    """Writes the states of one run to its store."""
+
+    def __init__(self, store: Store, saved: RunState | None = None) -> None:
+        self.store, self.saved = store, saved
+
+    def save(self, state: RunState, *, last: bool = False) -> None:
+        """A checkpoint. What changes seldom is written only where it has changed since the last."""
+        saved = self.saved
+        if saved is None or saved.learned is not state.learned or saved.inputs is not state.inputs:
+            plain = _mapped(state, _without_code, _finder_without_code)
+            self.store.write_setup({"inputs": plain.inputs, "learned": plain.learned})
+        self.store.checkpoint({"plan": state.plan, "moment": state.moment}, last=last)
+        self.saved = state
 
 
-def state_of(course: "Course", moment: Moment | None) -> dict[str, Any]:
-    """What changes with every block."""
-    state: dict[str, Any] = {
-        "round": course.round,
-        "warm_gradients": course.warm_gradients,
-        "seconds": course.seconds,
-        "draws": course.plan.draws,
-        "num_drawn": course.num_drawn,
-        "work": course.work,
-    }
-    if course.stage == "search":
-        return state
-    states, made = moment or course.run.moment
-    state |= {
-        "states": states,
-        "made": made,
-        "num_gradients": course.run.num_gradients,
-        "num_failed": course.run.num_failed,
-    }
-    if course.adaptation is not None:
-        state["adaptation"] = course.adaptation.state()
-    return state
+def read_state(store: Store) -> RunState:
+    """The newest sound state of a store. Kernels and finders of the user's own come without their code."""
+    checkpoint, setup = store.read()
+    parts = (checkpoint["plan"], setup["inputs"], setup["learned"], checkpoint["moment"])
+    kinds = (Plan, Inputs, Learned | None, Moment)
+    if not all(isinstance(part, kind) for part, kind in zip(parts, kinds, strict=True)):
+        raise StoreError(f"{store.folder} does not hold a run: start the run again")
+    return RunState(*parts)
 
 
-def restored(
-    target: Target,
-    plan: "Plan",
-    state: dict[str, Any],
-    setup: dict[str, Any],
-    *,
-    store: Store,
-    kernel: AbstractKernel | None = None,
-    finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
-    progress: Progress | None = None,
-    settings: dict[str, Any] | None = None,
-) -> "Course":
-    """The run as the checkpoint left it."""
-    from whmc.run.course import Course  # late: a course stores itself
+def with_code(state: RunState, kernel: AbstractKernel | None, finder: Finders) -> RunState:
+    """The state with the user's own kernel and finder in place of what could not be stored."""
 
-    searching = setup["stage"] == "search"
-    given = _whole("kernel", setup["kernel"], kernel)
-    finders = _whole("finder", setup["finder"], finder) if searching else None
-    course = Course(
-        target, plan, known=setup["known"], finder=finders, kernel=given if setup["fixed"] else None,
-        initial=setup["initial"], progress=progress, store=store, settings=settings,
-    )  # fmt: skip
-    course.stage, course.round = setup["stage"], state["round"]
-    course.warm_gradients, course.seconds = state["warm_gradients"], state["seconds"]
-    course.num_drawn, course.search = state["num_drawn"], setup["search"]
-    if setup["record"] is not None:
-        course.record = Record(*setup["record"])
-    if searching:
-        return course
-    course.run = Chains(target, plan.seed, Moment(state["states"], state["made"]), course.progress)
-    course.run.num_gradients, course.run.num_failed = state["num_gradients"], state["num_failed"]
-    course.warm = WarmUp.restored(
-        given, setup["library"], fixed=setup["fixed"], throats=setup["throats"], curvature=setup["curvature"]
-    )
-    if setup["lookout"] is not None:
-        course.lookout = course.watch(setup["library"])
-        course.lookout.restore(setup["lookout"])
-    if "adaptation" in state:
-        assert course.record is not None
-        versions = [(_whole("kernel", one, kernel), library) for one, library in setup["versions"]]
-        rows = store.rows(course.record.dtype)
-        course.adapt().restore(state["adaptation"], versions, lambda at: course.record.trace(np.array(rows[at])))  # type: ignore[union-attr]
-    course.saved = course.version()
-    return course
+    def revived(stored: AbstractKernel) -> AbstractKernel:
+        if not isinstance(stored, StoredKernel):
+            return stored
+        if kernel is None:
+            raise StoreError(f"this run has a kernel of its own, {stored.name}: give it again, resume(..., kernel=)")
+        try:
+            return stored.revived(kernel)
+        except ValueError as error:
+            raise StoreError(str(error)) from error
+
+    def finders(stored: Finders) -> Finders:
+        parts = stored if isinstance(stored, (list, tuple)) else (stored,)
+        missing = [one.name for one in parts if isinstance(one, StoredFinder)]
+        if missing and state.learned is not None:
+            return None  # the search is over
+        if missing and finder is None:
+            raise StoreError(f"this run has a finder of its own, {missing[0]}: give it again, resume(..., finder=)")
+        return finder if missing else stored
+
+    return _mapped(state, revived, finders)
 
 
-def _plain(value: Any) -> Any:
-    """As it is, if it can be stored; else its name, and of a kernel its numbers: the owner has to bring it again."""
-    try:
-        encode(value, {})
-        return value
-    except NotPlain:
-        numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(value)] if isinstance(value, AbstractKernel) else []
-        return {"name": type(value).__name__, "moves": str(jax.tree.structure(value)), "numbers": numbers}
+def _mapped(
+    state: RunState, kernel_of: Callable[[AbstractKernel], AbstractKernel], finders_of: Callable[[Finders], Finders]
+) -> RunState:
+    """The state with other kernels and finders, wherever it has them."""
+    inputs, learned = state.inputs, state.learned
+    given = None if inputs.kernel is None else kernel_of(inputs.kernel)
+    inputs = dataclasses.replace(inputs, kernel=given, finder=finders_of(inputs.finder))
+    if learned is not None:
+        warmup = dataclasses.replace(learned.warmup, kernel=kernel_of(learned.warmup.kernel))
+        versions = tuple(dataclasses.replace(one, kernel=kernel_of(one.kernel)) for one in learned.versions)
+        learned = dataclasses.replace(learned, warmup=warmup, versions=versions)
+    return dataclasses.replace(state, inputs=inputs, learned=learned)
 
 
-def _whole(option: str, stored: Any, given: Any) -> Any:
-    """What `_plain` was given; what could not be stored is taken from the user, with the stored numbers."""
-    if not (isinstance(stored, dict) and "name" in stored):
-        return stored
-    if given is None:
-        raise StoreError(f"this run has a {option} of its own, {stored['name']}: give it again, resume(..., {option}=)")
-    if not isinstance(given, AbstractKernel):
-        return given
-    structure: Any = jax.tree.structure(given)
-    if type(given).__name__ != stored["name"] or str(structure) != stored["moves"]:
-        raise StoreError(f"{option} is not what the run was made with, {stored['name']}")
-    return jax.tree.unflatten(structure, [jnp.asarray(number) for number in stored["numbers"]])
+def _without_code(kernel: AbstractKernel) -> AbstractKernel:
+    return kernel if storable(kernel) else StoredKernel.of(kernel)
+
+
+def _finder_without_code(finder: Finders) -> Finders:
+    if isinstance(finder, (list, tuple)):
+        return tuple(one if storable(one) else StoredFinder(type(one).__name__) for one in finder)
+    return finder if storable(finder) else StoredFinder(type(finder).__name__)

@@ -1,4 +1,4 @@
-"""`load`: a result from a file or from a run's folder."""
+"""`load`: a result from a file or from a run's folder. It runs no code that the folder names."""
 
 import dataclasses
 import warnings
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import jax
 
-from whmc.kernels.base import AbstractKernel
-from whmc.result import Result, Timings
-from whmc.run.course import Plan, make_result
-from whmc.run.regeneration import gather
-from whmc.run.sample import require_same
-from whmc.search.representatives import recalled
-from whmc.storage.draws_file import Record
-from whmc.storage.netcdf import forgotten, load_file
+from whmc.kernels.stored import StoredKernel
+from whmc.result import Result
+from whmc.run.checkpoint import read_state
+from whmc.run.outcome import result_of
+from whmc.run.settings import require_same
+from whmc.storage.draws_file import DrawsOnDisk, Record
+from whmc.storage.netcdf import load_file, target_without_density
 from whmc.storage.store import Store, StoreError
+from whmc.target.folding import FoldedTarget
 from whmc.target.target import Target
 
 
@@ -26,52 +26,33 @@ def load(path: str | Path, target: Target | None = None) -> Result:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist: give a file of result.save(), or a run's folder")
-    if path.is_file():
-        fields = load_file(path)
-        if target is not None:
-            was = fields["target"]
-            if target.dim != was.dim or target.coordinates != was.coordinates:
-                raise ValueError(
-                    f"target has dimension {target.dim}, the result {was.dim}, or other names: give the run's"
-                )
-            fields["target"] = recalled(target, fields["settings"].get("fold"))
+    return _from_file(path, target) if path.is_file() else _from_folder(path, target)
+
+
+def _from_file(path: Path, target: Target | None) -> Result:
+    fields = load_file(path)
+    if target is None:
         return Result(**fields)
+    was = fields["target"]
+    if target.dim != was.dim or target.coordinates != was.coordinates:
+        raise ValueError(f"target has dimension {target.dim}, the result {was.dim}, or other names: give the run's")
+    fold = fields.pop("fold")
+    return Result(**{**fields, "target": target if fold is None else FoldedTarget(target, fold)})
+
+
+def _from_folder(path: Path, target: Target | None) -> Result:
     store = Store.open(path)
     settings = store.settings()
     with jax.enable_x64(True):
-        state, setup = store.read()
+        state = read_state(store)
         if target is not None:
-            target = recalled(target, settings.get("fold"))
+            if state.inputs.fold is not None:
+                target = FoldedTarget(target, state.inputs.fold)
             require_same(target, settings, state)
         elif settings["target"]["constrained"]:
-            warnings.warn("values are unconstrained: give load(..., target=) for those of the model", stacklevel=2)
-        plan = dataclasses.replace(Plan(**settings["plan"]), draws=state["draws"])
-        if setup["record"] is None:
-            raise StoreError(f"{path} has no draws yet, it came as far as its {setup['stage']}: whmc.resume() goes on")
-        record = Record(*setup["record"])
-        kernel, library = setup["kernel"], setup["library"]
-        adaptation = state.get("adaptation")
-        if adaptation is None:
-            trace = record.read(store.path("draws.bin"), state["num_drawn"], plan.chains)
-        else:
-            kernel, library = setup["versions"][-1]
-            rows = store.rows(record.dtype)
-            parts = [[record.trace(rows[at : at + num]) for at, num in places] for places in adaptation["places"]]
-            trace = gather(parts, library, plan.draws)
-        counts = {name: adaptation[name] for name in ("num_updates", "num_behind")} if adaptation else {}
-        return make_result(
-            target or forgotten({**settings["target"], "source": settings["source"]}),
-            kernel if isinstance(kernel, AbstractKernel) else None,
-            library,
-            trace,
-            moves=setup["moves"],
-            seed=plan.seed,
-            num_asked=plan.draws,
-            timings=Timings(**state["seconds"]),
-            num_warmup_gradients=state["warm_gradients"],
-            num_failed=state["num_failed"],
-            search=setup["report"],
-            work=state["work"],
-            settings=settings,
-            **counts,
-        )
+            warnings.warn("values are unconstrained: give load(..., target=) for those of the model", stacklevel=3)
+        if state.moment.num_drawn == 0:
+            raise StoreError(f"{path} has no draws yet, it is in its {state.stage.value}: whmc.resume() goes on")
+        log = DrawsOnDisk(store, Record.of(state.newest.kernel, state.newest.library.dim))
+        result = result_of(state, target or target_without_density(settings["target"]), log, settings)
+    return dataclasses.replace(result, kernel=None) if isinstance(result.kernel, StoredKernel) else result

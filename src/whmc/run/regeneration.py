@@ -1,19 +1,20 @@
 """Adaptation at regenerations, while chains run (Algorithm 2): exact, for a chain only changes its kernel there.
 
-Chains run with the kernel and library that they have. Meanwhile the lookout searches by the residual energy, and
-visits are counted. An update waits until a chain regenerates: that chain stops there, takes the new kernel, and
-starts afresh from the new Q. A chain that no update waits for never stops.
+Chains run with the kernel and library that they have. Meanwhile the search goes on by the residual energy, and visits
+are counted. An update waits until a chain regenerates: that chain stops there, takes the new kernel, and starts afresh
+from the new Q. A chain stops only if an update is waiting for it.
 """
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
@@ -21,37 +22,35 @@ from whmc.kernels.block import Trace, refresh_all, regenerated
 from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.random import draw_noise
 from whmc.kernels.settings import moves, with_settings
+from whmc.keys import Stream, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
-from whmc.modes.refine import with_best_dof
-from whmc.run.chains import Chains
+from whmc.modes.refine import with_best_dof, with_gaussian_base
+from whmc.result import Gradients, Timings
+from whmc.run.chains import Chains, Mover, cost_of
+from whmc.run.prepare import mover_of
+from whmc.run.progress import Progress
+from whmc.run.state import Adaptation, RunState, Version, behind, waits_for_modes
+from whmc.search import ongoing
+from whmc.storage.draws_file import DrawLog
 from whmc.target.target import Target
-from whmc.warmup.tuning import Charts, fit_charts
+from whmc.warmup.charts import ChartShapes, fit_charts
 
-Place = tuple[int, int]
-"""Where a part of a chain's draws was written down, and how many they are."""
-
-TRIES = 256
+RESTART_TRIES = 256
 """Proposals at a time for a draw from Q by rejection."""
 
-COUNTERS = ("period", "num_updates", "num_regenerations", "next_refit", "patience")
-
-PATIENCE = 20
+LATE_BLOCKS = 20
 """Blocks beyond the draws asked for that a run goes on while a chain still lacks a mode that was found."""
 
+PSEUDO_VISITS = 5
+"""Visits that every chart is credited with on average, so that none is given up for good."""
 
-@runtime_checkable
-class Looks(Protocol):
-    """What looks for modes while chains run, such as a `Lookout`."""
-
-    def look(
-        self, library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
-    ) -> ModeLibrary:
-        """The library with the charts that one more look adds at its end, given some draws."""
+Look = Callable[..., tuple[Any, ModeLibrary]]
+"""(search, target, library, position, logdensity, key) -> (search, library with the charts that it added at the end)"""
 
 
 @pytree
-class Restart:
+class RegenerationDraw:
     """States drawn from Q, and whether each draw succeeded."""
 
     states: ChainState
@@ -63,218 +62,227 @@ def require_adaptable(target: Target, kernel: AbstractKernel | None) -> None:
     if target.starts is None:
         raise ValueError("adapt='regeneration' searches the start region: give Target(..., starts=(low, high))")
     if kernel is not None and _independence(kernel) is None:
-        raise ValueError("adapt='regeneration' needs a kernel with Independence(): there are no regenerations else")
-
-
-class Adaptation:
-    """Sampling with updates at regenerations. `kernel` and `library` are the newest.
-
-    keep: is given every part of a chain's draws, to write it down, and tells where; `places` lists those that count.
-    """
-
-    def __init__(
-        self,
-        run: Chains,
-        kernel: AbstractKernel,
-        library: ModeLibrary,
-        lookout: Looks,
-        seed: int,
-        keep: Callable[[Trace], int] = lambda part: 0,
-    ) -> None:
-        self.run, self.lookout = run, lookout
-        self.versions = [(kernel, library)]
-        self.version = np.zeros(run.num, int)
-        self.rows: list[list[Trace]] = [[] for _ in range(run.num)]
-        self.places: list[list[Place]] = [[] for _ in range(run.num)]
-        self.keep = keep
-        self.key = jax.random.fold_in(jax.random.key(seed), 3)  # others: the chains', the search's, the lookout's
-        self.period = self.num_updates = self.num_regenerations = 0
-        self.next_refit, self.patience = 2 * run.length, PATIENCE
-
-    @property
-    def kernel(self) -> AbstractKernel:
-        return self.versions[-1][0]
-
-    @property
-    def library(self) -> ModeLibrary:
-        return self.versions[-1][1]
-
-    @property
-    def behind(self) -> Bool[np.ndarray, " chains"]:
-        """Chains that do not know a mode that was found."""
-        return np.array([self.versions[v][1].size < self.library.size for v in self.version])
-
-    @property
-    def num_behind(self) -> int:
-        return int(self.behind.sum())
-
-    def sample(self, num_draws: int) -> Iterator[int]:
-        """Blocks until every chain has `num_draws` draws that count; yields how many all have after each."""
-        while True:
-            missing = num_draws - np.array([_total(rows) for rows in self.rows])
-            short = missing > 0
-            if not short.any():
-                behind = self.behind
-                if not behind.any() or self.patience == 0:
-                    return
-                self.patience -= 1
-                short = behind
-            self.advance(short, int(np.max(missing, initial=0)) or self.run.length)
-            yield min(map(_total, self.rows))
-
-    def trace(self, num_draws: int) -> Trace:
-        """The draws that count, at most `num_draws` of each chain, of all as many."""
-        return gather(self.rows, self.library, num_draws)
-
-    def advance(self, active: Bool[np.ndarray, " chains"], num_steps: int) -> None:
-        """One block of the active chains with the kernels they have; then updates are made, to wait."""
-        newest = len(self.versions) - 1
-        before = self.num_regenerations
-        for v in np.unique(self.version[active]):
-            mine = active & (self.version == v)
-            kernel, library = self.versions[v]
-            length = min(num_steps, self.run.length)
-            trace, made = self.run.block(kernel, library, length, mine, bool(v < newest))
-            flags = regenerated(trace.info)
-            for c in np.flatnonzero(mine).tolist():
-                self._add(c, jax.tree.map(lambda part, c=c, n=made[c]: part[:n, c], trace))
-                self.num_regenerations += int(flags[: made[c], c].sum())
-            if v < newest:
-                stopped = mine & (made > 0) & flags[np.maximum(made - 1, 0), np.arange(self.run.num)]
-                self._restart(stopped)
-        self.period += 1
-        if self.num_regenerations > before:
-            self._search()
-        if not np.any(self.version < len(self.versions) - 1) and min(map(_total, self.rows)) >= self.next_refit:
-            self.next_refit *= 2
-            self._update(self._by_visits())
-
-    def state(self) -> dict[str, Any]:
-        """Where the chains and updates are, to be stored beside the draws and the versions."""
-        return {name: getattr(self, name) for name in COUNTERS} | {
-            "version": self.version,
-            "num_behind": self.num_behind,
-            "places": [np.array(places, int).reshape(-1, 2) for places in self.places],
-        }
-
-    def restore(
-        self,
-        state: dict[str, Any],
-        versions: list[tuple[AbstractKernel, ModeLibrary]],
-        read: Callable[[slice], Trace],
-    ) -> None:
-        """As it was after a block; `read` gives the draws that were written down."""
-        for name in COUNTERS:
-            setattr(self, name, state[name])
-        self.versions, self.version = versions, state["version"]
-        self.places = [[(int(at), int(num)) for at, num in places] for places in state["places"]]
-        self.rows = [[read(slice(at, at + num)) for at, num in places] for places in self.places]
-
-    def positions(self) -> list[Float[np.ndarray, "n dim"]]:
-        """The draws so far, of each chain."""
-        return [np.concatenate([part.position for part in rows]) for rows in self.rows]
-
-    def _restart(self, stopped: Bool[np.ndarray, " chains"]) -> None:
-        """Chains that regenerated take the newest kernel and a state from its Q, in place of the one they had."""
-        if not stopped.any():
-            return
-        kernel, library = self.versions[-1]
-        key = jax.random.fold_in(self.key, self.period)
-        move = _independence(kernel)
-        assert move is not None, "no other move regenerates"
-        threshold = jnp.asarray(move.log_threshold)
-        restart = _draw_restart(key, self.run.target, library, threshold, move, num=self.run.num)
-        # where Q is too hard to draw from the old kernel goes on, which is also exact
-        taken = stopped & np.asarray(restart.drawn)
-        if not taken.any():
-            return
-        before = self.run.states
-        if before.log_components.shape[1] != library.capacity:  # the library has grown
-            before = refresh_all(before, library)
-        states = jax.tree.map(
-            lambda new, old: jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old),
-            restart.states,
-            before,
+        raise ValueError(
+            "adapt='regeneration' needs a kernel with Independence(): without it the chain never regenerates"
         )
-        self.run.states = states
-        for c in np.flatnonzero(taken).tolist():
-            row = _restarted(self.rows[c][-1], jax.tree.map(lambda part, c=c: part[c], restart.states))
-            if library.size > self.versions[self.version[c]][1].size:
-                self.rows[c], self.places[c] = [], []  # draws from before a mode was known say nothing about it
-            else:
-                start, num = self.places[c][-1]
-                self.rows[c][-1], self.places[c][-1] = _all_but_last(self.rows[c][-1]), (start, num - 1)
-            self._add(c, row)
-            self.version[c] = len(self.versions) - 1
-
-    def _add(self, chain: int, part: Trace) -> None:
-        """More draws of a chain."""
-        self.rows[chain].append(part)
-        self.places[chain].append((self.keep(part), _length(part)))
-
-    def _search(self) -> None:
-        """One more look; what it finds waits as an update."""
-        library = self.lookout.look(self.library, *self._recent())
-        if library.size > self.library.size:
-            self._update(library)
-
-    def _by_visits(self) -> ModeLibrary:
-        """Charts from all draws of each label, weights by visits (section 4.1), a few pseudo-visits for each chart."""
-        library = self.library
-        position = np.concatenate(self.positions())
-        logdensity = np.concatenate([part.logdensity for rows in self.rows for part in rows])
-        label = np.concatenate([part.label for rows in self.rows for part in rows])
-        location, scale, log_weight, step_size = library.charts()
-        visits = np.bincount(label, minlength=library.size) + 5 * library.size * np.exp(log_weight)
-        charts = fit_charts(Charts(location, scale), position, logdensity, label)
-        weighed = library.with_charts(charts.location, charts.scale, log_weight=np.log(visits), step_size=step_size)
-        return with_best_dof(weighed, position)
-
-    def _update(self, library: ModeLibrary) -> None:
-        """A new version of the kernel, which waits for the chains to regenerate."""
-        position, logdensity = self._recent()
-        threshold = float(np.median(log_ratio_of(library, position, logdensity)))
-        self.versions.append((with_settings(self.kernel, log_threshold=threshold), library))
-        self.num_updates += 1
-
-    def _recent(self) -> tuple[Float[np.ndarray, "n dim"], Float[np.ndarray, " n"]]:
-        """Draws of the last block of each chain."""
-        last = [rows[-1] for rows in self.rows if rows]
-        return np.concatenate([part.position for part in last]), np.concatenate([part.logdensity for part in last])
 
 
-def gather(rows: list[list[Trace]], library: ModeLibrary, num_draws: int) -> Trace:
-    """Parts of each chain as one trace, (draws, chains, ...), of all chains as many draws."""
-    num = min(num_draws, *map(_total, rows))
-    chains = [jax.tree.map(lambda *parts: np.concatenate(parts)[:num], *parts) for parts in rows]
+def begin(state: RunState) -> RunState:
+    """Before the first block: every chain has the warm-up's kernel, and no draws."""
+    chains = state.chains
+    adaptation = Adaptation(
+        version=np.zeros(chains.num, int),
+        segments=(np.zeros((0, 2), int),) * chains.num,
+        next_refit=2 * chains.block_length,
+        patience=LATE_BLOCKS,
+    )
+    return state.with_learned(versions=(state.newest,)).at(adaptation=adaptation)
+
+
+def adaptive_blocks(
+    state: RunState, target: Target, log: DrawLog, progress: Progress, look: Look = ongoing.look
+) -> Iterator[RunState]:
+    """Blocks until every chain has the draws asked for, and the modes that were found; the state after each."""
+    if state.moment.adaptation is None:
+        state = begin(state)
+    while True:
+        missing = state.plan.draws - _adaptation(state).num_draws
+        active, num_steps = missing > 0, int(missing.max())
+        if not active.any():
+            if not waits_for_modes(state):
+                return
+            active, num_steps, before = behind(state), state.chains.block_length, _adaptation(state)
+            state = state.at(adaptation=dataclasses.replace(before, patience=before.patience - 1))
+        state = advance(state, target, log, active, num_steps, look)
+        more = f"{state.newest.library.num_modes} modes, {_adaptation(state).num_regenerations} regenerations"
+        progress.say("sampling", state.moment.num_drawn, state.plan.draws, more)
+        yield state
+
+
+def advance(
+    state: RunState,
+    target: Target,
+    log: DrawLog,
+    active: Bool[np.ndarray, " chains"],
+    num_steps: int,
+    look: Look = ongoing.look,
+) -> RunState:
+    """One block of the active chains with the kernels they have; then updates are made, to wait."""
+    began = time.perf_counter()
+    mover, versions = mover_of(state, target), state.knowledge.versions
+    before = _adaptation(state)
+    for v in np.unique(before.version[active]).tolist():
+        mine = active & (before.version == v)
+        state, stopped = _block(state, mover, log, v, mine, min(num_steps, state.chains.block_length))
+        if v < len(versions) - 1 and stopped.any():
+            state = _restart(state, target, log, stopped)
+    adaptation = dataclasses.replace(_adaptation(state), period=before.period + 1)
+    drawn = min(state.plan.draws, int(adaptation.num_draws.min()))
+    state = state.at(adaptation=adaptation, num_drawn=drawn, work=None)
+    if adaptation.num_regenerations > before.num_regenerations:
+        state = _search(state, target, log, look)
+    state = _refit(state, log)
+    return state.charged(seconds=Timings(sampling=time.perf_counter() - began))
+
+
+def gather(state: RunState, log: DrawLog) -> Trace:
+    """The draws that count as one trace, (draws, chains, ...), of all chains as many."""
+    library, segments = state.newest.library, _adaptation(state).segments
+    num = min(state.plan.draws, int(_adaptation(state).num_draws.min()))
+    chains = [jax.tree.map(lambda rows: rows[:num], _read(log, rows)) for rows in segments]
     trace = jax.tree.map(lambda *columns: np.stack(columns, axis=1), *chains)
     # charts have changed on the way: what is reported is seen from the newest
     label = log_components_of(library, trace.position.reshape(-1, library.dim)).argmax(axis=0)
     return dataclasses.replace(trace, label=label.reshape(trace.label.shape))
 
 
-def _length(part: Trace) -> int:
-    return len(part.logdensity)
+def positions(state: RunState, log: DrawLog) -> list[Float[np.ndarray, "n dim"]]:
+    """The draws of each chain that count so far."""
+    return [_read(log, rows).position for rows in _adaptation(state).segments]
 
 
-def _total(rows: list[Trace]) -> int:
-    return sum(map(_length, rows))
+def _adaptation(state: RunState) -> Adaptation:
+    assert state.moment.adaptation is not None
+    return state.moment.adaptation
 
 
-def _all_but_last(part: Trace) -> Trace:
-    return jax.tree.map(lambda rows: rows[:-1], part)
+def _read(log: DrawLog, segments: Int[np.ndarray, "parts 2"]) -> Trace:
+    """The rows of a chain in one piece."""
+    parts = [log.read(int(start), int(num)) for start, num in segments if num]
+    return jax.tree.map(lambda *rows: np.concatenate(rows), *parts)
 
 
-def _restarted(part: Trace, state: ChainState) -> Trace:
-    """The row of the regeneration, with the draw from the new Q in place of the old one."""
-    row = jax.tree.map(lambda rows: rows[-1:], part)
-    return Trace(
+def _block(
+    state: RunState, mover: Mover, log: DrawLog, v: int, mine: Bool[np.ndarray, " chains"], num_steps: int
+) -> tuple[RunState, Bool[np.ndarray, " chains"]]:
+    """One block of the chains that have version v, their draws written down; and which stopped for an update."""
+    version, adaptation = state.knowledge.versions[v], _adaptation(state)
+    waits = v < len(state.knowledge.versions) - 1
+    block = mover.dispatch(state.chains, version.kernel, version.library, num_steps, active=mine, update_waits=waits)
+    trace, made = jax.tree.map(np.asarray, block.trace), np.asarray(block.made)
+    ran = np.arange(state.chains.block_length)[:, None] < made
+    flags = regenerated(trace.info) & ran
+    segments = list(adaptation.segments)
+    for c in np.flatnonzero(mine).tolist():
+        start = log.append(jax.tree.map(lambda rows, c=c: rows[: made[c], c], trace))
+        segments[c] = np.concatenate([segments[c], [[start, made[c]]]])
+    cost = cost_of(trace, ran)
+    adaptation = dataclasses.replace(
+        adaptation,
+        segments=tuple(segments),
+        num_regenerations=adaptation.num_regenerations + int(flags.sum()),
+    )
+    state = state.at(chains=block.chains, adaptation=adaptation)
+    state = state.charged(Gradients(sampling=cost.num_gradients), num_failed=cost.num_failed)
+    last = flags[np.maximum(made - 1, 0), np.arange(len(mine))]
+    return state, mine & (made > 0) & last
+
+
+def _restart(state: RunState, target: Target, log: DrawLog, stopped: Bool[np.ndarray, " chains"]) -> RunState:
+    """Chains that regenerated take the newest kernel and a state from its Q, in place of the one they had."""
+    kernel, library = state.newest.kernel, state.newest.library
+    adaptation, chains, num = _adaptation(state), state.chains, state.chains.num
+    move = _independence(kernel)
+    assert move is not None, "no other move regenerates"
+    # a period may see several versions restart: their draws of Q must differ
+    key = stream_key(state.plan.seed, Stream.RESTART)
+    key = jax.random.fold_in(jax.random.fold_in(key, adaptation.period), int(adaptation.version[stopped].max()))
+    drawn = draw_restart(key, target, library, jnp.asarray(move.log_threshold), move, num=num)
+    state = state.charged(Gradients(sampling=num * RESTART_TRIES))
+    # where Q is too hard to draw from the old kernel goes on, which is also exact
+    taken = stopped & np.asarray(drawn.drawn)
+    if not taken.any():
+        return state
+    before = chains.states
+    if before.log_components.shape[1] != library.capacity:  # the library has grown
+        before = refresh_all(before, library)
+    states = jax.tree.map(
+        lambda new, old: jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old),
+        drawn.states,
+        before,
+    )
+    segments, version = list(adaptation.segments), adaptation.version.copy()
+    for c in np.flatnonzero(taken).tolist():
+        fresh = jax.tree.map(lambda rows, c=c: rows[c], drawn.states)
+        known = state.knowledge.versions[version[c]].library.size
+        segments[c] = _restarted(segments[c], log, fresh, forget=library.size > known)
+        version[c] = len(state.knowledge.versions) - 1
+    adaptation = dataclasses.replace(adaptation, segments=tuple(segments), version=version)
+    return state.at(chains=Chains(states, chains.made), adaptation=adaptation)
+
+
+def _restarted(
+    segments: Int[np.ndarray, "parts 2"], log: DrawLog, state: ChainState, *, forget: bool
+) -> Int[np.ndarray, "more 2"]:
+    """A chain's rows with the draw from the new Q in place of its last.
+
+    forget: draws from before a mode was known say nothing about it, and do not count.
+    """
+    start, num = segments[-1]
+    last = log.read(int(start + num - 1), 1)
+    row = Trace(
         np.asarray(state.position)[None],
         np.asarray(state.logdensity)[None],
         np.asarray(state.log_mixture)[None],
         np.asarray(jnp.argmax(state.log_components))[None],
-        row.info,
+        last.info,
     )
+    kept = segments[:0] if forget else np.concatenate([segments[:-1], [[start, num - 1]]])
+    return np.concatenate([kept, [[log.append(row), 1]]])
+
+
+def _search(state: RunState, target: Target, log: DrawLog, look: Look) -> RunState:
+    """One more look; what it finds waits as an update."""
+    learned, library = state.knowledge, state.newest.library
+    search = learned.ongoing
+    assert search is not None
+    stream = stream_key(state.plan.seed, Stream.ONGOING_SEARCH)
+    key = jax.random.fold_in(stream, search.looks)
+    found, grown = look(search, target, library, *_recent(state, log), key)
+    state = state.with_learned(ongoing=found).charged(Gradients(search=found.num_gradients - search.num_gradients))
+    return _update(state, log, grown) if grown.size > library.size else state
+
+
+def _refit(state: RunState, log: DrawLog) -> RunState:
+    """Charts from all draws, each time that they have doubled and no update waits."""
+    adaptation = _adaptation(state)
+    waits = bool(np.any(adaptation.version < len(state.knowledge.versions) - 1))
+    if waits or adaptation.num_draws.min() < adaptation.next_refit:
+        return state
+    state = state.at(adaptation=dataclasses.replace(adaptation, next_refit=2 * adaptation.next_refit))
+    return _update(state, log, _by_visits(state, log))
+
+
+def _by_visits(state: RunState, log: DrawLog) -> ModeLibrary:
+    """Charts from all draws of each label, weights by visits (section 4.1), a few pseudo-visits for each chart."""
+    library = with_gaussian_base(state.newest.library)
+    parts = [_read(log, rows) for rows in _adaptation(state).segments]
+    position, logdensity, label = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("position", "logdensity", "label")
+    )
+    log_weight, step_size = library.charts().log_weight, library.charts().step_size
+    visits = np.bincount(label, minlength=library.size) + PSEUDO_VISITS * library.size * np.exp(log_weight)
+    shapes = fit_charts(ChartShapes.of(library), position, logdensity, label)
+    weighed = library.with_charts(shapes.location, shapes.scale, log_weight=np.log(visits), step_size=step_size)
+    return with_best_dof(weighed, position)
+
+
+def _update(state: RunState, log: DrawLog, library: ModeLibrary) -> RunState:
+    """A new version of the kernel, which waits for the chains to regenerate."""
+    threshold = float(np.median(log_ratio_of(library, *_recent(state, log))))
+    version = Version(with_settings(state.newest.kernel, log_threshold=threshold), library)
+    return state.with_learned(versions=(*state.knowledge.versions, version))
+
+
+class _Recent(NamedTuple):
+    position: Float[np.ndarray, "n dim"]
+    logdensity: Float[np.ndarray, " n"]
+
+
+def _recent(state: RunState, log: DrawLog) -> _Recent:
+    """Draws of the last block of each chain."""
+    last = [log.read(*map(int, rows[-1])) for rows in _adaptation(state).segments if len(rows)]
+    return _Recent(np.concatenate([part.position for part in last]), np.concatenate([part.logdensity for part in last]))
 
 
 def _independence(kernel: AbstractKernel) -> AbstractIndependence | None:
@@ -283,15 +291,15 @@ def _independence(kernel: AbstractKernel) -> AbstractIndependence | None:
 
 
 @partial(jax.jit, static_argnames="num")
-def _draw_restart(
+def draw_restart(
     key: Array,
     target: Target,
     library: ModeLibrary,
     log_threshold: Float[Array, ""],
-    kernel: AbstractIndependence = Independence(),  # noqa: B008 - it is frozen
+    kernel: AbstractIndependence = Independence(),
     *,
     num: int,
-) -> Restart:
+) -> RegenerationDraw:
     """Q of Eq. (12) [TSQ:Q] by rejection: theta ~ q of the kernel, kept with probability min(1, w/c)."""
     num_uniform, num_normal = kernel.num_proposal(library)
 
@@ -302,8 +310,8 @@ def _draw_restart(
         return state, drawn & (jnp.log(noise.uniform[-1]) < kernel.log_ratio(state, library) - log_threshold)
 
     def chain(key: Array) -> tuple[ChainState, Bool[Array, ""]]:
-        states, kept = jax.vmap(one)(jax.random.split(key, TRIES))
+        states, kept = jax.vmap(one)(jax.random.split(key, RESTART_TRIES))
         first = jnp.argmax(kept)
         return jax.tree.map(lambda rows: rows[first], states), kept[first]
 
-    return Restart(*jax.lax.map(chain, jax.random.split(key, num)))
+    return RegenerationDraw(*jax.lax.map(chain, jax.random.split(key, num)))

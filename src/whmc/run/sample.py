@@ -2,34 +2,38 @@
 
 import contextlib
 import dataclasses
-import importlib.metadata
-import platform
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 
-from whmc import __version__
-from whmc.estimate.annealed_evidence import GOOD, annealed_evidence
 from whmc.kernels.base import AbstractKernel
 from whmc.modes.curvature import library_at
 from whmc.modes.library import ModeLibrary
-from whmc.result import Result
-from whmc.run.checkpoint import restored
-from whmc.run.course import Course, Plan
+from whmc.result import Gradients, Result, Timings
+from whmc.run.advance import blocks, finished, preparations
+from whmc.run.checkpoint import Checkpoints, read_state, with_code
+from whmc.run.interrupt import Interrupt
+from whmc.run.plan import Inputs, Plan
 from whmc.run.progress import Progress
 from whmc.run.regeneration import require_adaptable
+from whmc.run.settings import require_same, settings_of, warn_of_versions
+from whmc.run.state import RunState
 from whmc.search.find import MAX_MODES, require_finders
 from whmc.search.finders import AbstractFinder
-from whmc.search.representatives import folded, recalled
-from whmc.storage.store import Store, StoreError
-from whmc.target.callback_errors import own_errors
+from whmc.search.representatives import fold_target
+from whmc.storage.draws_file import DrawLog, DrawsInMemory, DrawsOnDisk, Record
+from whmc.storage.store import Store
 from whmc.target.check import require_count, require_scalar_output, require_target
+from whmc.target.folding import FoldedTarget
 from whmc.target.target import Numbers, Target
 
+LEAST_WARMUP = 500
 MOST_WARMUP = 10_000
 """Steps of the warm-up unless asked for: charts do not become better by more, and its draws are kept in memory."""
 
@@ -74,41 +78,86 @@ def sample(
 
     Ctrl-C while sampling returns what exists; pressed twice it aborts.
     """
+    return sample_run(
+        target,
+        Plan(adapt, max_modes, seed, chains, draws, default_warmup(draws) if warmup is None else warmup),
+        modes=modes,
+        finder=finder,
+        kernel=kernel,
+        initial=initial,
+        store=store,
+        progress=progress,
+    )
+
+
+def default_warmup(draws: int) -> int:
+    """A tenth of the draws, within limits."""
     require_count("draws", draws, 1)
-    warmup = int(np.clip(draws // 10, 500, MOST_WARMUP)) if warmup is None else warmup
-    for name, value, least in (("chains", chains, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
-        require_count(name, value, least)
-    require_count("max_modes", max_modes, 1)
+    return int(np.clip(draws // 10, LEAST_WARMUP, MOST_WARMUP))
+
+
+def sample_run(
+    target: Target,
+    plan: Plan,
+    *,
+    modes: Numbers | ModeLibrary | None = None,
+    finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
+    kernel: AbstractKernel | None = None,
+    initial: Numbers | None = None,
+    store: str | Path | None = None,
+    progress: bool | Progress | None = None,
+    source: Mapping[str, Any] | None = None,
+) -> Result:
+    """A new run by a plan. source: where the target comes from, for a command line that resumes the run."""
+    plan = require_plan(plan)
     require_target(target)
     if kernel is not None and not isinstance(kernel, AbstractKernel):
         raise TypeError(f"kernel must be a whmc kernel such as LocalHMC(), got {type(kernel).__name__}")
-    if adapt not in ("warmup", "regeneration"):
-        raise ValueError(f"adapt must be 'warmup' or 'regeneration', got {adapt!r}")
-    if adapt == "regeneration":
+    if plan.adaptive:
         require_adaptable(target, kernel)
     require_finders(finder)
-    plan = Plan(adapt, int(max_modes), int(seed), int(chains), int(draws), int(warmup))
     # float64 here and in all that is called from here; the user's own setting is untouched
-    with jax.enable_x64(True), own_errors(target):
+    with jax.enable_x64(True), target.user_errors():
         require_scalar_output(target)
-        at = None if initial is None else _initial(target, initial, chains)
+        at = None if initial is None else _initial(target, initial, plan.chains)
         if modes is None and target.starts is None:
             raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
         with _view(progress) as view:
-            target, known = _folded(target, modes, plan.seed)
-            at = None if at is None else np.asarray(target.home(jnp.asarray(at)))
-            course = Course(
-                target,
-                plan,
-                known=known,
-                finder=finder,
-                kernel=kernel,
-                initial=at,
-                progress=view,
-                store=None if store is None else Store.create(store),
-                settings=_settings(target, plan, probed=store is not None),
-            )
-            return _run(course)
+            target, state = begin(target, plan, modes=modes, finder=finder, kernel=kernel, initial=at)
+            settings = settings_of(target, plan, source, probed=store is not None)
+            if store is None:
+                return _run(state, target, view, settings)
+            with Store.create(store) as folder:
+                return _run(state, target, view, settings, Checkpoints(folder))
+
+
+def require_plan(plan: Plan) -> Plan:
+    """The plan in plain numbers, each in its range."""
+    if plan.adapt not in ("warmup", "regeneration"):
+        raise ValueError(f"adapt must be 'warmup' or 'regeneration', got {plan.adapt!r}")
+    least = {"max_modes": 1, "seed": 0, "chains": 1, "draws": 1, "warmup": 0}
+    for name, lowest in least.items():
+        require_count(name, getattr(plan, name), lowest)
+    return Plan(plan.adapt, *(int(getattr(plan, name)) for name in least))
+
+
+def begin(
+    target: Target,
+    plan: Plan,
+    *,
+    modes: Numbers | ModeLibrary | None = None,
+    finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
+    kernel: AbstractKernel | None = None,
+    initial: Float[np.ndarray, "chains dim"] | None = None,
+) -> tuple[Target, RunState]:
+    """The state of a run before its first unit, and the target that it samples: folded, where that has symmetries."""
+    began = time.perf_counter()
+    target, library, num_gradients = _folded(target, modes, plan.seed)
+    if initial is not None:
+        initial = np.asarray(target.home(jnp.asarray(initial)))
+    state = RunState(plan, Inputs(library, finder, kernel, initial, target.fold))
+    seconds = Timings(search=time.perf_counter() - began)
+    return target, state.charged(Gradients(search=num_gradients), seconds)
 
 
 def resume(
@@ -127,65 +176,80 @@ def resume(
     kernel, finder: only where the run was given ones that are not whmc's own.
     """
     require_target(target)
-    with jax.enable_x64(True), own_errors(target), _view(progress) as view:
-        store = Store.open(folder)
+    with jax.enable_x64(True), target.user_errors(), _view(progress) as view, Store.open(folder) as store:
         settings = store.settings()
         store.hold()
-        try:
-            state, setup = store.read()
-            target = recalled(target, settings.get("fold"))
-            plan = _continued(Plan(**settings["plan"]), state, draws)
-            require_same(target, settings, state)
-            course = restored(
-                target,
-                plan,
-                state,
-                setup,
-                store=store,
-                kernel=kernel,
-                finder=finder,
-                progress=view,
-                settings=settings,
-            )
-            store.reopen()
-            if plan.draws != state["draws"]:
-                course.save()  # what is wanted now
-        except BaseException:
-            store.close()
-            raise
-        return _run(course)
+        saved = read_state(store)
+        state = _continued(with_code(saved, kernel, finder), draws)
+        if state.inputs.fold is not None:
+            target = FoldedTarget(target, state.inputs.fold)
+        require_same(target, settings, state)
+        warn_of_versions(settings)
+        store.reopen()
+        checkpoints = Checkpoints(store, state)
+        if state.plan.draws != saved.plan.draws:
+            checkpoints.save(state)  # what is wanted now
+        return _run(state, target, view, settings, checkpoints)
 
 
-def work_evidence(result: Result) -> Result:
-    """The result with the evidence by work, if the bridge's is not good enough."""
-    # NaN, which is no bridge at all, is not good either
-    if result.kernel is None or result.evidence.method == "none" or result.evidence.se <= GOOD:
-        return result
-    key = jax.random.fold_in(jax.random.key(result.seed), 4)
-    work = annealed_evidence(result.target, result.library, result.kernel, result.draws, key)
-    return dataclasses.replace(result, work=work) if np.isfinite(work.se) else result
+def _continued(state: RunState, draws: int | None) -> RunState:
+    """The state, with as many draws asked for as are wanted now."""
+    if draws is None:
+        return state
+    require_count("draws", draws, 1)
+    if draws < state.moment.num_drawn:
+        raise ValueError(
+            f"draws is {draws}, but the run has {state.moment.num_drawn} already: ask for more, or leave draws out"
+        )
+    return dataclasses.replace(state, plan=dataclasses.replace(state.plan, draws=int(draws)))
 
 
-def _run(course: Course) -> Result:
-    """The whole course; where it fails, what was stored is named."""
-    store = course.store
+def _run(
+    state: RunState,
+    target: Target,
+    progress: Progress,
+    settings: dict[str, Any],
+    checkpoints: Checkpoints | None = None,
+) -> Result:
+    """The whole run from a state on; where it fails, what was stored is named."""
+
+    def keep(state: RunState, *, last: bool = False) -> None:
+        if checkpoints is not None:
+            checkpoints.save(state, last=last)
+
     try:
-        if store is not None and not store.path("settings.json").exists():
-            course.save()  # before the settings, so that a run always has a checkpoint
-            store.write_settings(course.settings)
-        result = work_evidence(course.prepare().sample())
-        course.finish(result)
+        if checkpoints is not None and checkpoints.saved is None:
+            keep(state)  # before the settings, so that a run always has a checkpoint
+            checkpoints.store.write_settings(settings)
+        for reached in preparations(state, target, progress):
+            keep(reached)
+            state = reached
+        log = _log(state, checkpoints)
+        with Interrupt() as interrupt:
+            for reached in blocks(state, target, log, progress):
+                keep(reached)
+                state = reached
+                if interrupt.asked:
+                    break
+        progress.close()
+        state, result = finished(state, target, log, settings)
+        keep(state, last=True)
         return result
     except BaseException as error:
-        if store is not None and store.path("settings.json").exists():
+        if checkpoints is not None and checkpoints.store.path("settings.json").exists():
+            folder = str(checkpoints.store.folder)
             error.add_note(
-                f"whmc: the run is kept in {str(store.folder)!r} up to its last checkpoint; "
-                f"continue it with whmc.resume({str(store.folder)!r}, target)"
+                f"whmc: the run is kept in {folder!r} up to its last checkpoint; continue it with "
+                f"whmc.resume({folder!r}, target)"
             )
         raise
-    finally:
-        if store is not None:
-            store.close()
+
+
+def _log(state: RunState, checkpoints: Checkpoints | None) -> DrawLog:
+    """Where draws go: to the store, or to memory."""
+    if checkpoints is None:
+        return DrawsInMemory()
+    return DrawsOnDisk(checkpoints.store, Record.of(state.newest.kernel, state.newest.library.dim))
 
 
 @contextlib.contextmanager
@@ -197,86 +261,20 @@ def _view(progress: bool | Progress | None) -> Iterator[Progress]:
         view.close()
 
 
-def _continued(plan: Plan, state: dict[str, Any], draws: int | None) -> Plan:
-    """The plan, with as many draws as are wanted now."""
-    if draws is None:
-        return dataclasses.replace(plan, draws=state["draws"])
-    require_count("draws", draws, 1)
-    if draws < state["num_drawn"]:
-        raise ValueError(f"draws is {draws}, but the run has {state['num_drawn']} already: ask for more, or none")
-    return dataclasses.replace(plan, draws=int(draws))
-
-
-PROBES = 4
-"""Points of the start region at which a target is compared with itself."""
-
-
-def _settings(target: Target, plan: Plan, *, probed: bool) -> dict[str, Any]:
-    """What was asked for, of what, with which versions."""
-    packages = ("jax", "jaxlib", "numpy", "scipy", "optimistix")
-    described = {"dim": target.dim, "names": target.coordinates}
-    settings: dict[str, Any] = {
-        "whmc": __version__,
-        "versions": {"python": platform.python_version()} | {n: importlib.metadata.version(n) for n in packages},
-        "machine": f"{platform.system()} {platform.machine()}",
-        "plan": dataclasses.asdict(plan),
-        "target": described | {"constrained": target.constrained},
-        "source": None if target.source is None else dict(target.source),
-        "fold": None if target.fold is None else target.fold.plain(),
-    }
-    if probed and target.starts is not None:
-        points = _probes(target)
-        values = [str(float(value)) for value in jax.vmap(target)(jnp.asarray(points))]  # text: JSON has no NaN
-        settings["target"] |= {"points": points.tolist(), "values": values}
-    return settings
-
-
-def _probes(target: Target) -> np.ndarray:
-    return np.asarray(target.draw_starts(jax.random.key(0), PROBES))
-
-
-def require_same(target: Target, settings: dict[str, Any], state: dict[str, Any]) -> None:
-    """The target has the dimension, the names and the values that it had."""
-    was = settings["target"]
-    if target.dim != was["dim"]:
-        raise StoreError(f"the run has dimension {was['dim']}, this target {target.dim}: give the target of the run")
-    require_scalar_output(target)
-    names = target.coordinates
-    if names != was["names"]:
-        raise StoreError(f"the run's parameters are {was['names'][:5]}, this target's {names[:5]}: give the run's")
-    if "points" in was:
-        if target.starts is None or not np.allclose(_probes(target), was["points"], rtol=1e-9, atol=1e-12):
-            raise StoreError("the start region is not the one of the run: a search would go elsewhere; give the run's")
-        _require_equal(target, np.array(was["points"]), np.array([float(value) for value in was["values"]]))
-    if "states" in state:
-        _require_equal(target, np.asarray(state["states"].position), np.asarray(state["states"].logdensity))
-
-
-def _require_equal(target: Target, points: np.ndarray, values: np.ndarray) -> None:
-    now = np.asarray(jax.jit(jax.vmap(target))(jnp.asarray(points)))
-    # another machine or version may round differently, and a function that works in float32 does so by much more
-    coarse = target.logdensity_dtype() != np.float64
-    same = np.isclose(now, values, rtol=1e-5 if coarse else 1e-9, atol=1e-3 if coarse else 1e-7, equal_nan=True)
-    if not same.all():
-        n = int(np.argmin(same))
-        raise StoreError(
-            f"the target is not the one of the run: at {np.array2string(points[n], threshold=6)} the log density is "
-            f"{now[n]:.10g}, it was {values[n]:.10g}; give the same function and data"
-        )
-
-
-def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> tuple[Target, ModeLibrary | None]:
-    """The target with one image of each mode, where it has symmetries, and the modes that are known of it."""
-    if modes is None:
-        return folded(target, seed), None
+def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> tuple[Target, ModeLibrary | None, int]:
+    """The target with one image of each mode where it has symmetries, the modes that are known, and the gradients that
+    folding took."""
     if not target.symmetries:
-        return target, _known(target, modes)
-    given = modes.charts()[0] if isinstance(modes, ModeLibrary) else target.flatten_all(modes)
-    target = folded(target, seed, np.asarray(given))
+        return target, None if modes is None else _known(target, modes), 0
+    if modes is None:
+        folded, num_gradients = fold_target(target, seed)
+        return folded, None, num_gradients
+    given = modes.charts().location if isinstance(modes, ModeLibrary) else target.flatten_all(modes)
+    folded, num_gradients = fold_target(target, seed, np.asarray(given))
     if isinstance(modes, ModeLibrary):  # found in the image that is kept
-        return target, _known(target, modes)
-    homes = target.home(jnp.asarray(given))
-    return target, library_at(target, np.asarray(jax.vmap(target.unflatten)(homes)))
+        return folded, _known(folded, modes), num_gradients
+    homes = folded.home(jnp.asarray(given))
+    return folded, library_at(folded, np.asarray(jax.vmap(folded.unflatten)(homes))), num_gradients
 
 
 def _known(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:

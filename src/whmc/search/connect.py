@@ -15,7 +15,7 @@ from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
 from whmc.search.mode_search import MAX_LOOSE
 from whmc.search.polish import Peak
 from whmc.target.target import Target
-from whmc.warmup.tuning import quarter_turn, tune_step_sizes
+from whmc.warmup.step_size import quarter_turn, tune_step_sizes
 
 TUNING_ROUNDS = 8
 TUNING_STEPS = 10

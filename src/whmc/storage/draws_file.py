@@ -1,16 +1,21 @@
-"""The record of one step of one chain, as bytes of fixed length: draws on disk are arrays of these."""
+"""Draws as they are made: one row for each step of each chain, in memory or in a file of fixed records."""
 
+import bisect
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import jax
 import numpy as np
 
 from whmc._memmap import pieces
-from whmc.kernels.base import StepInfo
+from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.kernels.block import Trace
+from whmc.kernels.cycle import Cycle
+from whmc.kernels.stored import StoredKernel
+from whmc.storage.store import Store
 
-INFO = {
+INFO_FIELDS = {
     "label": "<i4",
     "proposed": "<i4",
     "log_ratio": "<f8",
@@ -21,23 +26,42 @@ INFO = {
 }
 
 
+@runtime_checkable
+class DrawLog(Protocol):
+    """Rows in the order in which they were made. A row is known by its number."""
+
+    def append(self, trace: Trace) -> int:
+        """Adds the rows of a trace, (rows, ...) or (steps, chains, ...), and tells the number of the first."""
+
+    def read(self, start: int, num: int) -> Trace:
+        """`num` rows from `start` on."""
+
+    def steps(self, num: int, chains: int) -> Trace:
+        """The first rows as `num` steps of so many chains, (steps, chains, ...)."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """`num_moves`: of a cycle; nought for a kernel that is none, whose info is no tuple."""
+    """The format of a row on disk. num_moves: moves of the cycle, or 0 if the kernel is not a Cycle; its info is then a
+    single StepInfo."""
 
     dim: int
     num_moves: int
 
     @classmethod
-    def of(cls, trace: Trace) -> "Record":
-        return cls(trace.position.shape[-1], len(trace.info) if isinstance(trace.info, tuple) else 0)
+    def of(cls, kernel: AbstractKernel, dim: int) -> "Record":
+        """The record of what a kernel tells."""
+        if isinstance(kernel, StoredKernel):
+            return cls(dim, len(kernel.moves) if kernel.is_cycle else 0)
+        return cls(dim, len(kernel.kernels) if isinstance(kernel, Cycle) else 0)
 
     @property
     def dtype(self) -> np.dtype:
+        """A position, what was computed there, and the info of each move."""
         fields: list[Any] = [("position", "<f8", (self.dim,)), ("logdensity", "<f8"), ("log_mixture", "<f8")]
         fields.append(("label", "<i4"))
         for move in range(self.num_moves or 1):
-            fields += [(f"{move}.{name}", kind) for name, kind in INFO.items()]
+            fields += [(f"{move}.{name}", kind) for name, kind in INFO_FIELDS.items()]
         return np.dtype(fields)
 
     def rows(self, trace: Trace) -> np.ndarray:
@@ -46,7 +70,7 @@ class Record:
         for name in ("position", "logdensity", "log_mixture", "label"):
             rows[name] = getattr(trace, name)
         for move, info in enumerate(trace.info if self.num_moves else (trace.info,)):
-            for name in INFO:
+            for name in INFO_FIELDS:
                 rows[f"{move}.{name}"] = getattr(info, name)
         return rows
 
@@ -68,7 +92,7 @@ class Record:
 
     def _trace(self, position: np.ndarray, rows: np.ndarray) -> Trace:
         infos = tuple(
-            StepInfo(**{name: rows[f"{move}.{name}"] for name in INFO}) for move in range(self.num_moves or 1)
+            StepInfo(**{name: rows[f"{move}.{name}"] for name in INFO_FIELDS}) for move in range(self.num_moves or 1)
         )
         return Trace(
             position,
@@ -76,4 +100,52 @@ class Record:
             rows["log_mixture"],
             rows["label"],
             infos if self.num_moves else infos[0],
+        )
+
+
+class DrawsOnDisk:
+    """Rows in a store. They count from the store's next checkpoint on."""
+
+    def __init__(self, store: Store, record: Record) -> None:
+        self.store, self.record = store, record
+
+    def append(self, trace: Trace) -> int:
+        start = self.store.num_bytes // self.record.dtype.itemsize
+        self.store.append(self.record.rows(trace))
+        return start
+
+    def read(self, start: int, num: int) -> Trace:
+        rows = self.store.rows(self.record.dtype)[start : start + num]
+        return self.record.trace(np.array(rows))
+
+    def steps(self, num: int, chains: int) -> Trace:
+        return self.record.read(self.store.path("draws.bin"), num, chains)
+
+
+class DrawsInMemory:
+    """Rows in pieces as they came."""
+
+    def __init__(self) -> None:
+        self.parts: list[Trace] = []
+        self.starts: list[int] = []
+        self.num_rows = 0
+
+    def append(self, trace: Trace) -> int:
+        axes, start = trace.logdensity.ndim, self.num_rows
+        self.parts.append(jax.tree.map(lambda rows: rows.reshape(-1, *rows.shape[axes:]), trace))
+        self.starts.append(start)
+        self.num_rows += trace.logdensity.size
+        return start
+
+    def read(self, start: int, num: int) -> Trace:
+        first = bisect.bisect_right(self.starts, start) - 1
+        last = bisect.bisect_left(self.starts, start + num)
+        skipped = start - self.starts[first]
+        return jax.tree.map(
+            lambda *parts: np.concatenate(parts)[skipped : skipped + num], *self.parts[first : max(last, first + 1)]
+        )
+
+    def steps(self, num: int, chains: int) -> Trace:
+        return jax.tree.map(
+            lambda *parts: np.concatenate(parts)[: num * chains].reshape(num, chains, *parts[0].shape[1:]), *self.parts
         )

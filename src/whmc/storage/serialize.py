@@ -16,29 +16,44 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SCHEMA = 1
+SCHEMA = 2
 MAGIC = b"whmc"
 
 CLASSES = {
+    "Adaptation": "whmc.run.state",
+    "Chains": "whmc.run.chains",
     "ChainState": "whmc.kernels.base",
-    "StepInfo": "whmc.kernels.base",
+    "ChartShapes": "whmc.warmup.charts",
     "Cycle": "whmc.kernels.cycle",
-    "Independence": "whmc.kernels.independence",
-    "LocalHMC": "whmc.kernels.local",
-    "WormholeTrajectory": "whmc.kernels.trajectory",
-    "GibbsWormhole": "whmc.kernels.wormhole",
-    "Wormhole": "whmc.kernels.wormhole",
-    "MultiStart": "whmc.search.finders",
-    "Residual": "whmc.search.finders",
-    "ModeLibrary": "whmc.modes.library",
-    "Peak": "whmc.search.polish",
-    "Search": "whmc.search.mode_search",
-    "Tempered": "whmc.search.tempered",
     "Evidence": "whmc.estimate.evidence",
-    "Timings": "whmc.result",
-    "Charts": "whmc.warmup.tuning",
+    "Fold": "whmc.target.symmetry",
+    "GibbsWormhole": "whmc.kernels.wormhole",
+    "Gradients": "whmc.result",
+    "Independence": "whmc.kernels.independence",
+    "Inputs": "whmc.run.plan",
+    "Learned": "whmc.run.state",
+    "LocalHMC": "whmc.kernels.local",
+    "ModeLibrary": "whmc.modes.library",
+    "Moment": "whmc.run.state",
+    "MultiStart": "whmc.search.finders",
+    "OngoingSearch": "whmc.search.ongoing",
+    "Peak": "whmc.search.polish",
+    "Plan": "whmc.run.plan",
+    "Residual": "whmc.search.finders",
+    "SearchReport": "whmc.search.report",
+    "SearchState": "whmc.search.mode_search",
+    "StepInfo": "whmc.kernels.base",
+    "StoredFinder": "whmc.search.finders",
+    "StoredKernel": "whmc.kernels.stored",
+    "Tempered": "whmc.search.tempered",
     "ThroatSearch": "whmc.warmup.throat",
+    "Timings": "whmc.result",
+    "Version": "whmc.run.state",
+    "Warmup": "whmc.warmup.warmup",
+    "Wormhole": "whmc.kernels.wormhole",
+    "WormholeTrajectory": "whmc.kernels.trajectory",
 }
+"""The only classes that are ever made again on reading."""
 
 
 class NotPlain(TypeError):
@@ -105,6 +120,15 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     raise NotPlain(f"{kind!r} is not a kind of value that may be read")
 
 
+def storable(value: Any) -> bool:
+    """Whether a value can be stored as it is."""
+    try:
+        encode(value, {})
+    except NotPlain:
+        return False
+    return True
+
+
 def pack(tree: dict[str, Any]) -> bytes:
     """Magic, schema and SHA-256; a line of JSON with the tree and the arrays' dtypes and shapes; their bytes."""
     arrays: dict[str, np.ndarray] = {}
@@ -126,7 +150,10 @@ def unpack(content: bytes) -> dict[str, Any]:
     if hashlib.sha256(body).hexdigest().encode() != parts[2]:
         raise Damaged("the checksum does not agree: truncated or damaged")
     if parts[1] != b"%d" % SCHEMA:
-        raise Damaged(f"schema {parts[1].decode(errors='replace')}, this whmc reads {SCHEMA}")
+        raise Damaged(
+            f"written with schema {parts[1].decode(errors='replace')}, this whmc reads schema {SCHEMA}: use the whmc "
+            "that wrote it"
+        )
     try:
         text, _, rest = body.partition(b"\n")
         table, arrays, at = json.loads(text), {}, 0

@@ -2,15 +2,15 @@
 
     settings.json          what was asked for, of what, with which versions; for people too
     draws.bin              one record for each step of each chain, appended
-    setup-N.whmc           kernel, library and search of a stage; checkpoints name the N that they belong to
-    checkpoint.whmc        states, counters, and how many bytes of draws.bin belong to it; checkpoint-previous.whmc
+    setup-N.whmc           inputs and what is learned; checkpoints name the N that they belong to
+    checkpoint.whmc        plan and moment, and how many bytes of draws.bin belong to it; checkpoint-previous.whmc
 
 A file is written beside and renamed, so it is whole or not there. It holds its own SHA-256, which is checked before
 anything else is read from it. What a crash leaves in draws.bin after the last checkpoint is cut off. No file holds
 code, and none is unpickled.
 
-A process that is killed loses at most a block. For a machine that loses its power, one checkpoint in eight is also
-forced to the disk (waiting for disks was most of what a store cost), and one that was is kept until the next.
+A process that is killed loses at most a block. Every eighth checkpoint is fsynced, because fsync dominated the cost of
+a store; the last fsynced checkpoint is always kept.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from whmc.storage.serialize import SCHEMA, Damaged, pack, unpack
 CHUNK = 1 << 24
 
 SYNC = 8
-"""Every so many checkpoints, and with every new setup, what was written is forced to the disk."""
+"""Every eighth checkpoint is fsynced, and every one with a new setup."""
 
 
 class StoreError(RuntimeError):
@@ -58,6 +58,11 @@ class Store:
             raise StoreError(f"store {str(folder)!r} holds a run: continue it with whmc.resume(), or choose another")
         if store.folder.is_dir() and not all(_ours(path) for path in store.folder.iterdir()):
             raise StoreError(f"store {str(folder)!r} is not empty: choose another folder")
+        if store.path("draws.bin").exists() and store.path("draws.bin").stat().st_size:
+            raise StoreError(
+                f"store {str(folder)!r} holds draws of a run that has lost its settings.json: put that file back, or "
+                "choose another folder"
+            )
         try:
             store.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -78,7 +83,8 @@ class Store:
         """An old one; to go on with it, `hold` it."""
         store = cls(folder)
         if not store.path("settings.json").is_file():
-            raise StoreError(f"{str(folder)!r} is no run of whmc: it has no settings.json")
+            exists = "has no settings.json" if store.folder.is_dir() else "does not exist"
+            raise StoreError(f"{str(folder)!r} is not a run of whmc: it {exists}")
         return store
 
     def path(self, name: str) -> Path:
@@ -114,7 +120,14 @@ class Store:
         except OSError:
             return  # some file systems know no locks
 
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
+        """Lets other processes in."""
         for one in (self.draws, self.lock):
             if one is not None:
                 with contextlib.suppress(OSError):  # a full disk: what is still buffered does not count
@@ -174,10 +187,12 @@ class Store:
         """The newest sound checkpoint with its setup; a warning for what was wrong with newer ones."""
         damage = []
         for name in ("checkpoint.new", "checkpoint.whmc", "checkpoint-previous.whmc"):
-            if not self.path(name).exists():
+            try:
+                content = self.path(name).read_bytes()
+            except FileNotFoundError:  # never written, or renamed by a run that is going on
                 continue
             try:
-                tree = unpack(self.path(name).read_bytes())
+                tree = unpack(content)
                 setup = unpack(self.path(f"setup-{tree['setup']}.whmc").read_bytes())
                 self._verify(tree["num_bytes"], tree["checksum"])
             except (StoreError, Damaged, OSError) as error:
@@ -207,7 +222,8 @@ class Store:
         """Goes on behind the checkpoint that was read; damaged ones are gone for good."""
         if self.sound != "checkpoint.whmc":
             os.replace(self.path(self.sound), self.path("checkpoint.whmc"))
-        self.path("checkpoint.new").unlink(missing_ok=True)
+        for left in self.folder.glob("checkpoint.new*"):
+            left.unlink(missing_ok=True)
         mode = "r+b" if self.path("draws.bin").exists() else "w+b"
         self.draws = open(self.path("draws.bin"), mode)  # noqa: SIM115
         self.draws.truncate(self.num_bytes)

@@ -1,21 +1,23 @@
 """How long a throat pays: the search for the most effective changes of mode per gradient."""
 
 import dataclasses
+from collections.abc import Mapping
 
 Setting = tuple[int, float]
 """(throat, stride)"""
 
-LONGEST = 1024
-HOPELESS = 0.02
+LONGEST_THROAT = 1024
+HOPELESS_SHARE = 0.02
 """Below this share of what independent draws would change, the next round tries a throat four times as long."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class ThroatSearch:
     """Acceptance seen at each setting in the last round, and what to try next.
 
     Doubling and halving around the best. A setting is only tried if it would win with every jump accepted, so a mode
-    network whose direct jumps are good is never offered a throat. Older rounds do not count: their charts were others.
+    network whose direct jumps are good is never offered a throat. Acceptances of earlier rounds are
+    discarded because the charts have changed since.
 
     diversity: 1 - sum of squared weights, the chance that two independent draws lie in different modes.
     other_cost: gradients that the rest of the cycle spends.
@@ -23,7 +25,7 @@ class ThroatSearch:
 
     diversity: float = 0.5
     other_cost: int = 1
-    acceptance: dict[Setting, float] = dataclasses.field(default_factory=dict)
+    acceptance: Mapping[Setting, float] = dataclasses.field(default_factory=dict)
 
     def rate(self, setting: Setting) -> float:
         """Effective draws of the mode label per gradient."""
@@ -35,7 +37,7 @@ class ThroatSearch:
 
     def hopeless(self, setting: Setting) -> bool:
         """Whether the mode changes hardly ever, compared with independent draws."""
-        return self.acceptance[setting] < HOPELESS * self.diversity
+        return self.acceptance[setting] < HOPELESS_SHARE * self.diversity
 
     def plan(self) -> list[Setting]:
         """Settings of the next round, the best so far first."""
@@ -44,13 +46,13 @@ class ThroatSearch:
         throat, stride = best = self.best()
         if all(map(self.hopeless, self.acceptance)):
             longest = max(throat for throat, _ in self.acceptance)
-            return [(min(max(8, 4 * longest), LONGEST), 1.0)]
+            return [(min(max(8, 4 * longest), LONGEST_THROAT), 1.0)]
         if throat == 0:
             near = [(4, 1.0), (8, 1.0), (16, 1.0)]
         else:
             near = [(throat // 2, stride), (2 * throat, stride), (throat, stride * 0.7), (throat, stride * 1.4)]
         ceiling, rate = self._effective(1.0), self.rate(best)
-        return [best, *(s for s in near if s[0] <= LONGEST and ceiling / self._cost(s) > rate)]
+        return [best, *(s for s in near if s[0] <= LONGEST_THROAT and ceiling / self._cost(s) > rate)]
 
     def _effective(self, changes: float) -> float:
         """Effective label draws of one step in which the mode changes with chance `changes`.

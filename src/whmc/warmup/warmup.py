@@ -1,10 +1,11 @@
-"""Warm-up: rounds that double in length, the kernel constant in each, tuned only between them."""
+"""Warm-up: rounds that double in length. The kernel is constant in a round, and tuned between two rounds."""
 
 import dataclasses
-from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import Bool, Float, Int
 
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.block import Trace
@@ -13,12 +14,55 @@ from whmc.kernels.settings import infos, moves, with_settings
 from whmc.kernels.wormhole import Wormhole
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
-from whmc.modes.refine import merge_duplicates, split_charts, with_best_dof
+from whmc.modes.refine import merge_duplicates, split_charts, with_best_dof, with_gaussian_base
+from whmc.warmup.charts import ChartShapes, fit_charts
+from whmc.warmup.step_size import carry_step_sizes, quarter_turn, tune_step_sizes
 from whmc.warmup.throat import Setting, ThroatSearch
-from whmc.warmup.tuning import Charts, carry_step_sizes, fit_charts, quarter_turn, tune_step_sizes, tune_weights
+from whmc.warmup.weights import tune_weights
 
 FIRST_ROUND = 15
 """Steps of the first round: with 16 chains enough to see whether a step size is far off."""
+
+THRESHOLD_DRAWS = 2000
+"""Draws whose median log w becomes the threshold of regenerations: more would not move it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Warmup:
+    """Kernel and library as far as they are learned.
+
+    curvature: the charts before any draws, towards which learned charts are shrunk. throats: the search for a throat.
+    fixed: whether num_steps and throat stay as the user wrote them.
+    """
+
+    kernel: AbstractKernel
+    library: ModeLibrary
+    curvature: ChartShapes
+    throats: ThroatSearch = ThroatSearch()
+    fixed: bool = False
+
+
+class Draws(NamedTuple):
+    """Positions and log densities, all chains together."""
+
+    position: Float[np.ndarray, "n dim"]
+    logdensity: Float[np.ndarray, " n"]
+
+
+def begin(kernel: AbstractKernel, library: ModeLibrary, *, fixed: bool) -> Warmup:
+    """Before the first round: charts that describe the same mode are merged."""
+    library = merge_duplicates(library)
+    return Warmup(kernel, library, ChartShapes.of(with_gaussian_base(library)), fixed=fixed)
+
+
+def adopt(warmup: Warmup, library: ModeLibrary) -> Warmup:
+    """With charts that were added at the end of the library; they are known by their curvature."""
+    added, size = ChartShapes.of(with_gaussian_base(library)), warmup.library.size
+    curvature = ChartShapes(
+        np.concatenate([warmup.curvature.location, added.location[size:]]),
+        np.concatenate([warmup.curvature.scale, added.scale[size:]]),
+    )
+    return dataclasses.replace(warmup, library=library, curvature=curvature)
 
 
 def round_lengths(warmup: int) -> list[int]:
@@ -28,122 +72,133 @@ def round_lengths(warmup: int) -> list[int]:
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def shares(num_steps: int, num_settings: int) -> list[int]:
+class Trial(NamedTuple):
+    """Steps of a round with one throat setting; `setting` is None where the kernel's own is kept."""
+
+    kernel: AbstractKernel
+    num_steps: int
+    setting: Setting | None
+
+
+def plan_round(warmup: Warmup, num_steps: int) -> list[Trial]:
+    """What a round runs: some steps at each throat setting that may be best."""
+    plan = _throat_plan(warmup)
+    return [
+        Trial(
+            warmup.kernel if setting is None else with_settings(warmup.kernel, throat=setting[0], stride=setting[1]),
+            length,
+            setting,
+        )
+        for setting, length in zip(plan, _shares(num_steps, len(plan)), strict=True)
+    ]
+
+
+def learn(warmup: Warmup, trials: list[Trial], traces: list[Trace], *, split: bool) -> tuple[Warmup, Draws]:
+    """All tuning after a round, and the round's draws.
+
+    split: also give bent modes several charts; in one round only, with the next to learn their weights.
+    """
+    acceptance = {
+        trial.setting: _jump_acceptance(trial.kernel, trace)
+        for trial, trace in zip(trials, traces, strict=True)
+        if trial.setting is not None and trial.num_steps
+    }
+    trace = jax.tree.map(lambda *parts: np.concatenate(parts), *traces)
+    draws = Draws(trace.position.reshape(-1, warmup.library.dim), trace.logdensity.ravel())
+    throats = dataclasses.replace(warmup.throats, acceptance=acceptance)
+    tuned = _tune(dataclasses.replace(warmup, throats=throats), trace)
+    return _split(tuned, trace) if split else tuned, draws
+
+
+def _throat_plan(warmup: Warmup) -> list[Setting] | list[None]:
+    """Throat settings of a round; None: the kernel's own."""
+    has_wormhole = any(isinstance(move, Wormhole) for move in moves(warmup.kernel))
+    if warmup.fixed or not has_wormhole or warmup.library.size == 1:
+        return [None]
+    return warmup.throats.plan()
+
+
+def _shares(num_steps: int, num_settings: int) -> list[int]:
     """Steps of a round for each setting: the first is the best so far, the others are only tried."""
     tried = min(max(num_steps // 16, 8), num_steps // num_settings)
     return [num_steps - (num_settings - 1) * tried, *[tried] * (num_settings - 1)]
 
 
-@dataclasses.dataclass
-class WarmUp:
-    """Kernel and library as they are learned. `fixed` keeps num_steps and throat as the user wrote them."""
+def _tune(warmup: Warmup, trace: Trace) -> Warmup:
+    """Weights, then charts, then step sizes in the new charts, then the base, the threshold and the throat.
 
-    kernel: AbstractKernel
-    library: ModeLibrary
-    fixed: bool = False
-    throats: ThroatSearch = dataclasses.field(default_factory=ThroatSearch)
-
-    def __post_init__(self) -> None:
-        self.library = merge_duplicates(self.library)
-        self.curvature = Charts.of(self.library)
-
-    @classmethod
-    def restored(
-        cls, kernel: AbstractKernel, library: ModeLibrary, *, fixed: bool, throats: ThroatSearch, curvature: Charts
-    ) -> "WarmUp":
-        """As it was between two rounds."""
-        warm = cls(kernel, library, fixed, throats)
-        warm.library, warm.curvature = library, curvature
-        return warm
-
-    def run(
-        self, num_steps: int, run_steps: Callable[[AbstractKernel, ModeLibrary, int], Trace], *, split: bool = False
-    ) -> None:
-        """One round: some steps at each throat setting of the plan, then all tuning at once.
-
-        split: also give bent modes several charts; in one round only, with the next to learn their weights.
-        """
-        plan = self._plan()
-        self.throats = ThroatSearch(self.throats.diversity, self.throats.other_cost)
-        traces = []
-        for setting, length in zip(plan, shares(num_steps, len(plan)), strict=True):
-            kernel = (
-                self.kernel if setting is None else with_settings(self.kernel, throat=setting[0], stride=setting[1])
-            )
-            trace = run_steps(kernel, self.library, length)
-            if setting is not None and length:
-                self.throats.acceptance[setting] = _jump_acceptance(kernel, trace)
-            traces.append(trace)
-        trace = jax.tree.map(lambda *parts: np.concatenate(parts), *traces)
-        self.recent = trace.position.reshape(-1, self.library.dim), trace.logdensity.ravel()
-        self._tune(trace)
-        if split:
-            self._split(trace)
-
-    def _plan(self) -> list[Setting] | list[None]:
-        has_wormhole = any(isinstance(move, Wormhole) for move in moves(self.kernel))
-        if self.fixed or not has_wormhole or self.library.size == 1:
-            return [None]
-        return self.throats.plan()
-
-    def _other_cost(self) -> int:
-        """Gradients that a cycle spends besides the jump."""
-        return sum(
-            int(move.num_steps) if isinstance(move, LocalHMC) else 1
-            for move in moves(self.kernel)
-            if not isinstance(move, Wormhole)
-        )
-
-    def _tune(self, trace: Trace) -> None:
-        dim = self.library.dim
-        position, logdensity = trace.position.reshape(-1, dim), trace.logdensity.ravel()
-        _, _, log_weight, step_size = self.library.charts()
-        label, proposed, acceptance, local = _label_moves(self.kernel, trace)
-        if np.any(~local):
-            log_weight = tune_weights(log_weight, label[~local], proposed[~local], acceptance[~local])
-        charts = fit_charts(self.curvature, position, logdensity, trace.label.ravel())
-        settings: dict[str, float | int] = {}
-        if np.any(local):
-            step_size = tune_step_sizes(step_size, label[local], acceptance[local])
-            step_size = carry_step_sizes(step_size, Charts.of(self.library), charts, position, trace.label.ravel())
-            if not self.fixed:
-                settings["num_steps"], step_size = quarter_turn(step_size, np.exp(log_weight))
-        fitted = self.library.with_charts(charts.location, charts.scale, log_weight=log_weight, step_size=step_size)
-        self.library = with_best_dof(fitted, position)
-        some = slice(None, None, max(1, len(position) // 2000))
-        settings["log_threshold"] = float(np.median(log_ratio_of(self.library, position[some], logdensity[some])))
-        self.kernel = with_settings(self.kernel, **settings)
-        if not self.fixed and self.throats.acceptance:
-            self.throats.diversity = 1 - float(np.sum(np.exp(log_weight) ** 2))
-            self.throats.other_cost = self._other_cost()
-            throat, stride = self.throats.best()
-            self.kernel = with_settings(self.kernel, throat=throat, stride=stride)
-
-    def adopt(self, library: ModeLibrary) -> None:
-        """The library with new charts at its end; these are known by their curvature."""
-        added, size = Charts.of(library), self.library.size
-        self.curvature = Charts(
-            np.concatenate([self.curvature.location, added.location[size:]]),
-            np.concatenate([self.curvature.scale, added.scale[size:]]),
-        )
-        self.library = library
-
-    def _split(self, trace: Trace) -> None:
-        position, label = trace.position.reshape(-1, self.library.dim), trace.label.ravel()
-        library = split_charts(self.library, position, label)
-        if library.size > self.library.size:
-            self.library, self.curvature = library, Charts.of(library)
+    Charts are fitted and steps are tuned in units of a Gaussian base; `with_best_dof` comes last and changes units.
+    """
+    library = with_gaussian_base(warmup.library)
+    position, logdensity = trace.position.reshape(-1, library.dim), trace.logdensity.ravel()
+    label = trace.label.ravel()
+    made = _label_moves(warmup.kernel, trace)
+    jumps, local = made.only(~made.local), made.only(made.local)
+    log_weight, step_size = library.charts().log_weight, library.charts().step_size
+    if len(jumps.label):
+        log_weight = tune_weights(log_weight, jumps.label, jumps.proposed, jumps.acceptance)
+    shapes = fit_charts(warmup.curvature, position, logdensity, label)
+    settings: dict[str, float | int] = {}
+    if len(local.label):
+        step_size = tune_step_sizes(step_size, local.label, local.acceptance)
+        step_size = carry_step_sizes(step_size, ChartShapes.of(library), shapes, position, label)
+        if not warmup.fixed:
+            settings["num_steps"], step_size = quarter_turn(step_size, np.exp(log_weight))
+    fitted = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
+    library = with_best_dof(fitted, position)
+    some = slice(None, None, max(1, len(position) // THRESHOLD_DRAWS))
+    settings["log_threshold"] = float(np.median(log_ratio_of(library, position[some], logdensity[some])))
+    kernel = with_settings(warmup.kernel, **settings)
+    return _tune_throat(dataclasses.replace(warmup, kernel=kernel, library=library), np.exp(log_weight))
 
 
-def _label_moves(kernel: AbstractKernel, trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of all moves of a round: label, proposed label, acceptance probability, and whether it was a local move."""
+def _tune_throat(warmup: Warmup, weight: Float[np.ndarray, " size"]) -> Warmup:
+    """The best throat that the round has seen."""
+    if warmup.fixed or not warmup.throats.acceptance:
+        return warmup
+    throats = dataclasses.replace(
+        warmup.throats, diversity=1 - float(np.sum(weight**2)), other_cost=_other_cost(warmup.kernel)
+    )
+    throat, stride = throats.best()
+    kernel = with_settings(warmup.kernel, throat=throat, stride=stride)
+    return dataclasses.replace(warmup, kernel=kernel, throats=throats)
+
+
+def _split(warmup: Warmup, trace: Trace) -> Warmup:
+    """Bent modes with several charts, each known by the draws that it was fitted to."""
+    library = with_gaussian_base(warmup.library)
+    position, label = trace.position.reshape(-1, library.dim), trace.label.ravel()
+    split = split_charts(library, position, label)
+    if split.size == library.size:
+        return warmup
+    return dataclasses.replace(warmup, library=with_best_dof(split, position), curvature=ChartShapes.of(split))
+
+
+def _other_cost(kernel: AbstractKernel) -> int:
+    """Gradients that a cycle spends besides the jump."""
+    others = [move for move in moves(kernel) if not isinstance(move, Wormhole)]
+    return sum(int(move.num_steps) if isinstance(move, LocalHMC) else 1 for move in others)
+
+
+class _Moves(NamedTuple):
+    """All moves of a round: from which chart, to which, with what acceptance probability, and whether it was local."""
+
+    label: Int[np.ndarray, " n"]
+    proposed: Int[np.ndarray, " n"]
+    acceptance: Float[np.ndarray, " n"]
+    local: Bool[np.ndarray, " n"]
+
+    def only(self, those: Bool[np.ndarray, " n"]) -> "_Moves":
+        return _Moves(*(column[those] for column in self))
+
+
+def _label_moves(kernel: AbstractKernel, trace: Trace) -> _Moves:
     parts = []
     for move, info in zip(moves(kernel), infos(trace.info), strict=True):
         acceptance = np.exp(np.minimum(info.log_ratio, 0.0))
         local = np.full(acceptance.shape, isinstance(move, AbstractLocal))
         parts.append([np.ravel(rows) for rows in (info.label, info.proposed, acceptance, local)])
-    label, proposed, acceptance, local = (np.concatenate(rows) for rows in zip(*parts, strict=True))
-    return label, proposed, acceptance, local
+    return _Moves(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
 
 
 def _jump_acceptance(kernel: AbstractKernel, trace: Trace) -> float:

@@ -1,0 +1,76 @@
+"""What advances a run: search, rounds of the warm-up, blocks of draws, the evidence. Each unit gives a new state."""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from whmc.estimate.annealed_evidence import GOOD, annealed_evidence
+from whmc.keys import Stream, stream_key
+from whmc.result import Gradients, Result, Timings
+from whmc.run.chains import cost_of
+from whmc.run.outcome import result_of
+from whmc.run.prepare import compile_block, find_and_start, mover_of, warm_up
+from whmc.run.progress import Progress
+from whmc.run.regeneration import adaptive_blocks
+from whmc.run.state import RunState, Stage
+from whmc.storage.draws_file import DrawLog
+from whmc.target.target import Target
+
+
+def preparations(state: RunState, target: Target, progress: Progress) -> Iterator[RunState]:
+    """The states up to the first draw that counts."""
+    if state.stage is Stage.SEARCH:
+        state = find_and_start(state, target, progress)
+        yield state
+    if state.stage is not Stage.COMPLETE:
+        state = compile_block(state, target, progress)
+        yield state
+    while state.stage is Stage.WARMUP:
+        state = warm_up(state, target, progress)
+        yield state
+
+
+def blocks(state: RunState, target: Target, log: DrawLog, progress: Progress) -> Iterator[RunState]:
+    """The states after each block of draws, which are written to the log before."""
+    if state.plan.adaptive:
+        return adaptive_blocks(state, target, log, progress)
+    return _frozen_blocks(state, target, log, progress)
+
+
+def _frozen_blocks(state: RunState, target: Target, log: DrawLog, progress: Progress) -> Iterator[RunState]:
+    """Blocks of a kernel that does not change."""
+    plan, newest = state.plan, state.newest
+    missing = plan.draws - state.moment.num_drawn
+    began = time.perf_counter()
+    for trace, chains in mover_of(state, target).blocks(state.chains, newest.kernel, newest.library, missing):
+        log.append(trace)
+        cost = cost_of(trace)
+        state = state.at(chains=chains, num_drawn=state.moment.num_drawn + len(trace.logdensity), work=None)
+        now = time.perf_counter()
+        state = state.charged(
+            Gradients(sampling=cost.num_gradients), Timings(sampling=now - began), num_failed=cost.num_failed
+        )
+        began = now
+        progress.take(trace, newest.library)
+        progress.say("sampling", state.moment.num_drawn, plan.draws)
+        yield state
+
+
+def with_evidence(state: RunState, target: Target, result: Result) -> RunState:
+    """The state with the evidence by annealing, if that by the bridge is not good enough."""
+    # NaN, which is no bridge at all, is not good either
+    if state.moment.work is not None or result.evidence.method == "none" or result.evidence.se <= GOOD:
+        return state
+    began = time.perf_counter()
+    key = stream_key(state.plan.seed, Stream.EVIDENCE)
+    work, num_gradients = annealed_evidence(target, state.newest.library, state.newest.kernel, result.draws, key)
+    seconds = Timings(evidence=time.perf_counter() - began)
+    state = state.charged(Gradients(evidence=num_gradients), seconds)
+    return state.at(work=work) if np.isfinite(work.se) else state
+
+
+def finished(state: RunState, target: Target, log: DrawLog, settings: dict) -> tuple[RunState, Result]:
+    """The last state of a run and its result."""
+    state = with_evidence(state, target, result_of(state, target, log, settings))
+    return state, result_of(state, target, log, settings)

@@ -1,0 +1,128 @@
+"""Up to the first draw that counts: the search for modes, then the warm-up, one round at a time."""
+
+import time
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from whmc.kernels.settings import arrays, default_kernel
+from whmc.keys import Stream, stream_key
+from whmc.modes.library import ModeLibrary
+from whmc.modes.refine import room_to_split
+from whmc.result import Gradients, Timings
+from whmc.run.chains import Mover, cost_of
+from whmc.run.plan import Inputs, Plan
+from whmc.run.progress import Progress
+from whmc.run.state import Learned, RunState, Stage
+from whmc.search import ongoing
+from whmc.search.find import search_modes
+from whmc.search.ongoing import OngoingSearch
+from whmc.search.report import SearchReport
+from whmc.target.target import Target
+from whmc.warmup import warmup as warming
+from whmc.warmup.warmup import Draws, round_lengths
+
+
+def mover_of(state: RunState, target: Target) -> Mover:
+    """What moves the chains of a run."""
+    return Mover(target, stream_key(state.plan.seed, Stream.CHAINS))
+
+
+def prepare(state: RunState, target: Target, progress: Progress) -> RunState:
+    """All of the search and the warm-up."""
+    if state.stage is Stage.SEARCH:
+        state = find_and_start(state, target, progress)
+    state = compile_block(state, target, progress)
+    while state.stage is Stage.WARMUP:
+        state = warm_up(state, target, progress)
+    return state
+
+
+def find_and_start(state: RunState, target: Target, progress: Progress) -> RunState:
+    """The modes, and chains at them."""
+    plan, inputs = state.plan, state.inputs
+    began = time.perf_counter()
+    report = None
+    if inputs.library is None or inputs.finder is not None:
+        progress.say("search", 0, 1)
+        report = search_modes(
+            target, seed=plan.seed, finder=inputs.finder, known=inputs.library, max_modes=plan.max_modes
+        )
+        state = state.charged(Gradients(search=report.num_gradients))
+    library = inputs.library if report is None else report.library
+    assert library is not None
+    found = time.perf_counter()
+    looking = plan.adaptive or ongoing.wanted(report)
+    library = _with_room(library, looking)
+    chains, num_failed = mover_of(state, target).start(library, _positions(plan, inputs, library, report))
+    # a run that goes on looking may find the second mode later: it needs the jump from the start
+    kernel = inputs.kernel or default_kernel(max(2, library.size) if looking else library.size)
+    warmup = warming.begin(arrays(kernel), library, fixed=inputs.kernel is not None)
+    search = ongoing.begin(target, warmup.library, report, plan.max_modes) if looking else None
+    seconds = Timings(search=found - began, prepare=time.perf_counter() - found)
+    state = state.at(chains=chains).charged(seconds=seconds, num_failed=num_failed)
+    return RunState(plan, inputs, Learned(report, search, warmup), state.moment)
+
+
+def _with_room(library: ModeLibrary, looking: bool) -> ModeLibrary:
+    """Room for charts to come: a new mode or a split is then no new compilation."""
+    if looking:
+        return library.padded(max(16, 1 << (2 * library.size - 1).bit_length()))
+    return library.padded(library.capacity + room_to_split(library))
+
+
+def _positions(
+    plan: Plan, inputs: Inputs, library: ModeLibrary, report: SearchReport | None
+) -> Float[Array, "chains dim"]:
+    """Where the chains start: the modes in turn, unless told."""
+    if inputs.initial is not None:
+        return jnp.asarray(inputs.initial)
+    starts = library.location if report is None else jnp.asarray(report.starts)
+    return starts[np.arange(plan.chains) % library.size]
+
+
+def compile_block(state: RunState, target: Target, progress: Progress) -> RunState:
+    """The one compiled function of the run, made before it is needed so that its seconds are known."""
+    began = time.perf_counter()
+    progress.say("compile", 0, 1)
+    mover_of(state, target).compile(state.chains, state.newest.kernel, state.newest.library)
+    return state.charged(seconds=Timings(compile=time.perf_counter() - began))
+
+
+def warm_up(state: RunState, target: Target, progress: Progress) -> RunState:
+    """One round, and a look for more modes after it."""
+    began = time.perf_counter()
+    mover, learned, chains = mover_of(state, target), state.knowledge, state.chains
+    lengths, done = round_lengths(state.plan.warmup), learned.rounds
+    trials = warming.plan_round(learned.warmup, lengths[done])
+    traces, made = [], sum(lengths[:done])
+    for trial in trials:
+        tell = partial(_tell, progress, made, state.plan.warmup)
+        trace, chains = mover.steps(chains, trial.kernel, learned.warmup.library, trial.num_steps, tell)
+        cost, made = cost_of(trace), made + trial.num_steps
+        state = state.charged(Gradients(warmup=cost.num_gradients), num_failed=cost.num_failed)
+        traces.append(trace)
+    warmup, draws = warming.learn(learned.warmup, trials, traces, split=done == len(lengths) - 2)
+    state = state.at(chains=chains).with_learned(warmup=warmup, rounds=done + 1)
+    if isinstance(learned.ongoing, OngoingSearch) and done < len(lengths) - 1:  # the last round tunes what is frozen
+        state = _look(state, learned.ongoing, target, draws, (done + 1) / (len(lengths) - 1))
+    return state.charged(seconds=Timings(warmup=time.perf_counter() - began))
+
+
+def _tell(progress: Progress, before: int, total: int, num: int) -> None:
+    progress.say("warm-up", before + num, total)
+
+
+def _look(state: RunState, search: OngoingSearch, target: Target, draws: Draws, share: float) -> RunState:
+    """More modes: a single look where the search has all the run before it, else as many as this share allows."""
+    warmup, stream = state.knowledge.warmup, stream_key(state.plan.seed, Stream.ONGOING_SEARCH)
+    if state.plan.adaptive:
+        found, library = ongoing.look(search, target, warmup.library, *draws, jax.random.fold_in(stream, search.looks))
+    else:
+        found, library = ongoing.look_on(search, target, warmup.library, *draws, stream, share)
+    spent = found.num_gradients - search.num_gradients
+    state = state.with_learned(ongoing=found, warmup=warming.adopt(warmup, library))
+    return state.charged(Gradients(search=spent))

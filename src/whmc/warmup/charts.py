@@ -1,0 +1,86 @@
+"""Charts from draws: moments, shrunk towards the curvature as far as that fits better. All of it NumPy, on the host."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from whmc.modes.library import ModeLibrary, whiten_rows
+
+
+@dataclasses.dataclass(frozen=True)
+class ChartShapes:
+    """Locations and scales of charts, as NumPy arrays; scales are those of a Gaussian base."""
+
+    location: Float[np.ndarray, "size dim"]
+    scale: Float[np.ndarray, "size dim dim"] | Float[np.ndarray, "size dim"]
+
+    @classmethod
+    def of(cls, library: ModeLibrary) -> "ChartShapes":
+        """Of all charts in use."""
+        charts = library.charts()
+        return cls(charts.location, charts.scale)
+
+
+def fit_charts(
+    curvature: ChartShapes,
+    position: Float[np.ndarray, "n dim"],
+    logdensity: Float[np.ndarray, " n"],
+    label: Int[np.ndarray, " n"],
+) -> ChartShapes:
+    """Each chart from the moments of its label's draws, as far as that makes w = pi/q flatter than the curvature does.
+
+    Jumps are accepted with ratios of w. So moments are fitted to one half of a label's draws at several degrees of
+    shrinking towards the curvature, and the degree is kept whose log w varies least over the other half: draws that are
+    few, or a mode that is Gaussian, keep the curvature; skewed, flat and heavy modes get their moments.
+    """
+    location, scale = curvature.location.copy(), curvature.scale.copy()
+    for k in range(len(location)):
+        mine = np.flatnonzero(label == k)
+        if len(mine) < 8:
+            continue
+        fit, held = mine[::2], mine[1::2]
+        scores = [
+            _unevenness(*_blend(curvature, k, position[fit], share), position[held], logdensity[held])
+            for share in SHARES
+        ]
+        share = SHARES[int(np.argmin(scores))]
+        location[k], scale[k] = _blend(curvature, k, position[mine], share)
+    return ChartShapes(location, scale)
+
+
+SHARES: tuple[float | None, ...] = (None, 0.0, 0.3, 0.6, 0.8, 0.9, 0.97, 1.0)
+"""How far a chart goes from curvature to moments. None: pure curvature; 0: its shape with the draws' mean and size."""
+
+
+def _blend(
+    curvature: ChartShapes, k: int, draws: Float[np.ndarray, "n dim"], share: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    location, scale = curvature.location[k], curvature.scale[k]
+    if share is None:
+        return location, scale
+    mean = np.mean(draws, axis=0)
+    shift = draws - mean
+    diagonal = scale.ndim == 1
+    z = whiten_rows(scale, shift)
+    size = np.sqrt(np.mean(z**2))
+    if share == 0.0:
+        return mean, scale * size
+    if diagonal:
+        return mean, scale * np.sqrt((1 - share) * size**2 + share * np.mean(z**2, axis=0))
+    inner = (1 - share) * size**2 * np.eye(len(mean)) + share * (z.T @ z) / len(z)
+    try:
+        return mean, scale @ np.linalg.cholesky(inner)
+    except np.linalg.LinAlgError:  # fewer draws than dimensions, nothing shrunk
+        return mean, np.full_like(scale, np.nan)
+
+
+def _unevenness(
+    location: np.ndarray, scale: np.ndarray, draws: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
+) -> float:
+    """Mean distance of log w from its median, w = pi/N(location, scale scale^T)."""
+    if not np.all(np.isfinite(scale)) or np.any((scale if scale.ndim == 1 else np.diagonal(scale)) <= 0):
+        return np.inf  # draws that do not differ in some direction make no chart
+    z = whiten_rows(scale, draws - location)
+    log_ratio = logdensity + 0.5 * np.sum(z**2, axis=1)
+    return float(np.mean(np.abs(log_ratio - np.median(log_ratio))))

@@ -1,0 +1,90 @@
+"""Step sizes and numbers of steps, from the acceptance that a round has seen. All of it NumPy, on the host."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from whmc.modes.library import whiten_rows
+from whmc.warmup.charts import ChartShapes
+
+ACCEPTANCE_GOAL = 0.8
+"""Acceptance that local step sizes aim at; between .65 and .9 the cost of an effective draw hardly changes."""
+
+QUARTER_TURN = np.pi / 2
+"""Length of a trajectory in chart time: after a quarter turn a Gaussian mode has forgotten where it was."""
+
+MAX_STEPS = 64
+"""A mode that needs more steps than this for a quarter turn has a chart that does not fit."""
+
+REFITTED = 2.0
+"""A step size is carried over to a new chart if the mode is wider in it by more than this, in its narrowest direction;
+for less the rounds' own tuning does."""
+
+UNTRIED = QUARTER_TURN / 2
+"""What a step size that was only carried over may be at most."""
+
+
+def tune_step_sizes(
+    step_size: Float[np.ndarray, " size"],
+    label: Int[np.ndarray, " n"],
+    acceptance: Float[np.ndarray, " n"],
+) -> Float[np.ndarray, " size"]:
+    """Step size of each chart for `ACCEPTANCE_GOAL`, from the acceptance at the present ones.
+
+    The energy error of a trajectory is nearly N(s²/2, s²) with s ∝ e², and then acceptance is 2Φ(-s/2): so
+    e' = e · sqrt(s(goal)/s(seen)).
+    """
+    from scipy.special import ndtri  # late: it takes a third of JAX's own time to import
+
+    tuned = step_size.copy()
+    for k in range(len(step_size)):
+        seen = acceptance[label == k]
+        # two pseudo-moves at the goal keep a chart with few visits from leaping
+        mean = (np.sum(seen) + 2 * ACCEPTANCE_GOAL) / (len(seen) + 2)
+        spread = -2 * ndtri(0.5 * np.clip(mean, 1e-3, 1 - 1e-6))
+        factor = np.sqrt(-2 * ndtri(0.5 * ACCEPTANCE_GOAL) / spread)
+        tuned[k] = min(step_size[k] * np.clip(factor, 0.25, 2.0), QUARTER_TURN)
+    return tuned
+
+
+def carry_step_sizes(
+    step_size: Float[np.ndarray, " size"],
+    old: ChartShapes,
+    new: ChartShapes,
+    position: Float[np.ndarray, "n dim"],
+    label: Int[np.ndarray, " n"],
+) -> Float[np.ndarray, " size"]:
+    """Step sizes, tuned in the old charts, for new ones.
+
+    A step cannot be much longer than the mode's narrowest direction, measured in the chart. Where the old chart was far
+    too wide in one, as the curvature of a hierarchical model's peak is, and the new one is not, the step that was right
+    for the old is too short by that factor, and no round may be left to find out. Other steps stay as they are.
+    """
+    carried = step_size.copy()
+    for k in range(len(step_size)):
+        mine = position[label == k]
+        if len(mine) < 10 * mine.shape[1]:
+            continue
+        was, now = (min(1.0, _narrowest(charts.scale[k], mine)) for charts in (old, new))
+        if now > REFITTED * was:
+            carried[k] = max(step_size[k], min(step_size[k] * now / was, UNTRIED))
+    return carried
+
+
+def _narrowest(scale: np.ndarray, draws: Float[np.ndarray, "n dim"]) -> float:
+    """The least standard deviation of draws in a chart's coordinates."""
+    z = whiten_rows(scale, draws - draws.mean(axis=0))
+    if scale.ndim == 1:
+        return float(z.std(axis=0).min())
+    return float(np.sqrt(max(np.linalg.eigvalsh(z.T @ z / len(z))[0], 1e-12)))
+
+
+def quarter_turn(
+    step_size: Float[np.ndarray, " size"], weight: Float[np.ndarray, " size"]
+) -> tuple[int, Float[np.ndarray, " size"]]:
+    """Number of steps for a quarter turn at the typical step size, and steps cut down to make just that.
+
+    All chains take the same number of steps (they run side by side), so one number serves all charts.
+    """
+    typical = np.exp(np.sum(weight * np.log(step_size)) / np.sum(weight))
+    num_steps = int(np.clip(np.ceil(QUARTER_TURN / typical - 0.1), 1, MAX_STEPS))
+    return num_steps, np.minimum(step_size, QUARTER_TURN / num_steps)

@@ -1,0 +1,39 @@
+"""Weights of the charts, from the acceptance of moves between them. All of it NumPy, on the host."""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from whmc.estimate.weights import solve_balance
+
+WEIGHT_FLOOR = 0.01
+"""No chart gets less than this share of an equal weight, so that none is ever given up for good."""
+
+
+def tune_weights(
+    log_weight: Float[np.ndarray, " size"],
+    label: Int[np.ndarray, " n"],
+    proposed: Int[np.ndarray, " n"],
+    acceptance: Float[np.ndarray, " n"],
+) -> Float[np.ndarray, " size"]:
+    """Log weights for which the mean flow of accepted moves between any two charts is the same both ways.
+
+    With F_ik the mean acceptance of moves from i to k over all moves from i, the weights solve
+    sum_i W_i F_ik = W_k sum_j F_kj. Acceptance probabilities are used, not acceptances, so a mode that no chain has
+    entered yet is weighed too (Bennett 1976).
+
+    Pseudo-moves with the present weights, as many from each chart as there are charts, keep the charts connected. They
+    also keep a light chart's weight from the chance of being proposed once or never. Each pseudo-move is given the
+    lower of the two charts' acceptance rates. Otherwise the prior weight (Laplace, often ten times too small for curved
+    modes) would dominate for modes that are rarely entered or left.
+    """
+    size = len(log_weight)
+    away = label != proposed
+    tried = np.bincount(label[away], minlength=size)
+    rate = (1 + np.bincount(label[away], acceptance[away], size)) / (1 + tried)
+    # a location far from everything may weigh exp(-5000): without a floor nothing would flow back from it
+    prior = np.maximum(np.exp(log_weight), WEIGHT_FLOOR / size)
+    flow = size * np.minimum.outer(rate, rate) * prior
+    np.add.at(flow, (label, proposed), acceptance)
+    flow /= (size + np.bincount(label, minlength=size))[:, None]
+    solved = np.maximum(solve_balance(flow), WEIGHT_FLOOR / size)
+    return np.log(solved / solved.sum())
