@@ -64,10 +64,11 @@ class Course:
         progress: Progress | None = None,
         store: Store | None = None,
         settings: dict[str, Any] | None = None,
+        folding_gradients: int = 0,
     ) -> None:
         self.target, self.plan, self.store, self.settings = target, plan, store, settings or {}
         self.known, self.finder, self.given, self.initial = known, finder, kernel, initial
-        self.progress = progress or Progress(False)
+        self.progress, self.folding_gradients = progress or Progress(False), folding_gradients
         self.stage, self.round, self.warm_gradients = "search", 0, 0
         self.seconds = {field.name: 0.0 for field in dataclasses.fields(Timings)}
         self.search: Search | None = None
@@ -119,6 +120,7 @@ class Course:
             else:
                 library = library.padded(library.capacity + room_to_split(library))
             self.run = Chains.start(self.target, library, self.plan.seed, self._positions(library), self.progress)
+            self.run.num_gradients += self.folding_gradients
             # a run that goes on looking may find the second mode later: it needs the jump from the start
             kernel = self.given or default_kernel(max(2, library.size) if looking else library.size)
             self.warm = WarmUp(arrays(kernel), library, fixed=self.given is not None)

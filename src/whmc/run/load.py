@@ -10,8 +10,7 @@ from whmc.kernels.base import AbstractKernel
 from whmc.result import Result, Timings
 from whmc.run.course import Plan, make_result
 from whmc.run.regeneration import gather
-from whmc.run.sample import require_same
-from whmc.search.representatives import recalled
+from whmc.run.sample import refolded, require_same
 from whmc.storage.draws_file import Record
 from whmc.storage.netcdf import forgotten, load_file
 from whmc.storage.store import Store, StoreError
@@ -34,14 +33,14 @@ def load(path: str | Path, target: Target | None = None) -> Result:
                 raise ValueError(
                     f"target has dimension {target.dim}, the result {was.dim}, or other names: give the run's"
                 )
-            fields["target"] = recalled(target, fields["settings"].get("fold"))
+            fields["target"] = refolded(target, fields["settings"].get("fold"))
         return Result(**fields)
     store = Store.open(path)
     settings = store.settings()
     with jax.enable_x64(True):
         state, setup = store.read()
         if target is not None:
-            target = recalled(target, settings.get("fold"))
+            target = refolded(target, settings.get("fold"))
             require_same(target, settings, state)
         elif settings["target"]["constrained"]:
             warnings.warn("values are unconstrained: give load(..., target=) for those of the model", stacklevel=2)
@@ -60,7 +59,7 @@ def load(path: str | Path, target: Target | None = None) -> Result:
             trace = gather(parts, library, plan.draws)
         counts = {name: adaptation[name] for name in ("num_updates", "num_behind")} if adaptation else {}
         return make_result(
-            target or forgotten({**settings["target"], "source": settings["source"]}),
+            target or forgotten(settings["target"]),
             kernel if isinstance(kernel, AbstractKernel) else None,
             library,
             trace,

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,11 +24,11 @@ from whmc.run.progress import Progress
 from whmc.run.regeneration import require_adaptable
 from whmc.search.find import MAX_MODES, require_finders
 from whmc.search.finders import AbstractFinder
-from whmc.search.representatives import folded, recalled
+from whmc.search.representatives import fold_target
 from whmc.storage.store import Store, StoreError
-from whmc.target.callback_errors import own_errors
-from whmc.target.check import require_count, require_scalar_output, require_target
-from whmc.target.target import Numbers, Target
+from whmc.target.check import require_count, require_scalar_output
+from whmc.target.folding import Fold, FoldedTarget
+from whmc.target.target import Numbers, Target, require_target
 
 MOST_WARMUP = 10_000
 """Steps of the warm-up unless asked for: charts do not become better by more, and its draws are kept in memory."""
@@ -74,6 +74,46 @@ def sample(
 
     Ctrl-C while sampling returns what exists; pressed twice it aborts.
     """
+    return sample_run(
+        target,
+        source=None,
+        modes=modes,
+        finder=finder,
+        adapt=adapt,
+        max_modes=max_modes,
+        seed=seed,
+        chains=chains,
+        draws=draws,
+        warmup=warmup,
+        kernel=kernel,
+        initial=initial,
+        store=store,
+        progress=progress,
+    )
+
+
+def sample_run(
+    target: Target,
+    *,
+    source: Mapping[str, Any] | None,
+    modes: Numbers | ModeLibrary | None = None,
+    finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
+    adapt: Literal["warmup", "regeneration"] = "warmup",
+    max_modes: int = MAX_MODES,
+    seed: int = 0,
+    chains: int = 16,
+    draws: int = 1000,
+    warmup: int | None = None,
+    kernel: AbstractKernel | None = None,
+    initial: Numbers | None = None,
+    store: str | Path | None = None,
+    progress: bool | Progress | None = None,
+) -> Result:
+    """`sample` of a target whose source is known.
+
+    source: the file and the name that the command line took the target from; it is stored with the settings, so that
+        `whmc resume` finds the target again.
+    """
     require_count("draws", draws, 1)
     warmup = int(np.clip(draws // 10, 500, MOST_WARMUP)) if warmup is None else warmup
     for name, value, least in (("chains", chains, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
@@ -89,13 +129,13 @@ def sample(
     require_finders(finder)
     plan = Plan(adapt, int(max_modes), int(seed), int(chains), int(draws), int(warmup))
     # float64 here and in all that is called from here; the user's own setting is untouched
-    with jax.enable_x64(True), own_errors(target):
+    with jax.enable_x64(True), target.user_errors():
         require_scalar_output(target)
         at = None if initial is None else _initial(target, initial, chains)
         if modes is None and target.starts is None:
             raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
         with _view(progress) as view:
-            target, known = _folded(target, modes, plan.seed)
+            target, known, spent = _folded(target, modes, plan.seed)
             at = None if at is None else np.asarray(target.home(jnp.asarray(at)))
             course = Course(
                 target,
@@ -106,7 +146,8 @@ def sample(
                 initial=at,
                 progress=view,
                 store=None if store is None else Store.create(store),
-                settings=_settings(target, plan, probed=store is not None),
+                settings=_settings(target, plan, source, probed=store is not None),
+                folding_gradients=spent,
             )
             return _run(course)
 
@@ -127,13 +168,13 @@ def resume(
     kernel, finder: only where the run was given ones that are not whmc's own.
     """
     require_target(target)
-    with jax.enable_x64(True), own_errors(target), _view(progress) as view:
+    with jax.enable_x64(True), target.user_errors(), _view(progress) as view:
         store = Store.open(folder)
         settings = store.settings()
         store.hold()
         try:
             state, setup = store.read()
-            target = recalled(target, settings.get("fold"))
+            target = refolded(target, settings.get("fold"))
             plan = _continued(Plan(**settings["plan"]), state, draws)
             require_same(target, settings, state)
             course = restored(
@@ -211,7 +252,7 @@ PROBES = 4
 """Points of the start region at which a target is compared with itself."""
 
 
-def _settings(target: Target, plan: Plan, *, probed: bool) -> dict[str, Any]:
+def _settings(target: Target, plan: Plan, source: Mapping[str, Any] | None, *, probed: bool) -> dict[str, Any]:
     """What was asked for, of what, with which versions."""
     packages = ("jax", "jaxlib", "numpy", "scipy", "optimistix")
     described = {"dim": target.dim, "names": target.coordinates}
@@ -221,8 +262,8 @@ def _settings(target: Target, plan: Plan, *, probed: bool) -> dict[str, Any]:
         "machine": f"{platform.system()} {platform.machine()}",
         "plan": dataclasses.asdict(plan),
         "target": described | {"constrained": target.constrained},
-        "source": None if target.source is None else dict(target.source),
-        "fold": None if target.fold is None else target.fold.plain(),
+        "source": None if source is None else dict(source),
+        "fold": None if target.fold is None else {name: part.tolist() for name, part in vars(target.fold).items()},
     }
     if probed and target.starts is not None:
         points = _probes(target)
@@ -265,18 +306,27 @@ def _require_equal(target: Target, points: np.ndarray, values: np.ndarray) -> No
         )
 
 
-def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> tuple[Target, ModeLibrary | None]:
-    """The target with one image of each mode, where it has symmetries, and the modes that are known of it."""
+def refolded(target: Target, fold: Mapping[str, Any] | None) -> Target:
+    """The target as the run had it, by the fold that its settings hold."""
+    if fold is None:
+        return target
+    return FoldedTarget(target, Fold(np.array(fold["anchors"], float), np.array(fold["precision"], float)))
+
+
+def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> tuple[Target, ModeLibrary | None, int]:
+    """The target with one image of each mode, where it has symmetries; the modes that are known of it; the gradients
+    that folding took."""
     if modes is None:
-        return folded(target, seed), None
+        target, spent = fold_target(target, seed)
+        return target, None, spent
     if not target.symmetries:
-        return target, _known(target, modes)
+        return target, _known(target, modes), 0
     given = modes.charts()[0] if isinstance(modes, ModeLibrary) else target.flatten_all(modes)
-    target = folded(target, seed, np.asarray(given))
+    target, spent = fold_target(target, seed, np.asarray(given))
     if isinstance(modes, ModeLibrary):  # found in the image that is kept
-        return target, _known(target, modes)
+        return target, _known(target, modes), spent
     homes = target.home(jnp.asarray(given))
-    return target, library_at(target, np.asarray(jax.vmap(target.unflatten)(homes)))
+    return target, library_at(target, np.asarray(jax.vmap(target.unflatten)(homes))), spent
 
 
 def _known(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:
