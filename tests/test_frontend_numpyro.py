@@ -248,7 +248,7 @@ def test_loops_and_handlers_are_those_of_numpyro():
     agree(from_numpyro(walk, Y), walk, ["step", "place"], Y)
     known = scope(condition(centred, {"tau": 2.0}), "group")
     target = from_numpyro(known, *SCHOOLS)
-    assert target.names == ["group/mu", *[f"group/theta[{n}]" for n in range(8)]]
+    assert target.coordinates == ["group/mu", *[f"group/theta[{n}]" for n in range(8)]]
     agree(target, known, ["group/mu", "group/theta"], *SCHOOLS)
 
 
@@ -272,7 +272,7 @@ def without_labels(y):
 def test_discrete_sites_are_summed_out():
     with pytest.warns(UserWarning, match=r"\['own'\] depend on the discrete sites \['label'\]"):
         target = from_numpyro(with_labels, Y)
-    assert target.names == ["w[0]", "mu[0]", "mu[1]"]
+    assert target.coordinates == ["w[0]", "mu[0]", "mu[1]"]
     points = target.draw_starts(KEY, 100)
     other = from_numpyro(without_labels, Y)
     (value, score), (sum_value, sum_score) = (

@@ -66,7 +66,7 @@ def test_minus_infinity_is_no_failure_and_a_bad_gradient_is():
 def test_check_ticks_a_good_target():
     report = whmc.Target(normal, dim=3, starts=(-1.0, 1.0)).check()
     assert report.passed
-    assert str(report).count("✓") == 6 and "100% of 256 starts" in str(report)
+    assert str(report).count("✓") == 7 and "100% of 256 starts" in str(report)
 
 
 def test_check_without_starts_looks_at_a_place():

@@ -20,7 +20,8 @@ from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import chart_squares
 from whmc.search.mode_search import Search
-from whmc.target.target import Target, by_chain
+from whmc.target.space import by_chain
+from whmc.target.target import Target
 
 
 def _added(one: Any, other: Any) -> Any:
@@ -309,11 +310,10 @@ class Result:
 
         Modes, weights and evidence stay those of the folded one: each of the images has an equal part.
         """
-        fold = self.target.fold
-        if fold is None:
+        if self.target.fold is None:
             raise ValueError("these draws are not folded: the target was given no symmetries, or load() no target")
         chains, draws, _ = self.draws.shape
-        element = np.random.default_rng(seed).integers(len(fold.group), size=(chains, draws, 1))
+        element = np.random.default_rng(seed).integers(len(self.target.group), size=(chains, draws, 1))
         rows = np.concatenate([self.draws, element], axis=-1)
         moved = by_chain(lambda row: self.target.image(row[-1].astype(int), row[:-1]), rows)
         return dataclasses.replace(self, draws=moved, named=None)
@@ -369,7 +369,7 @@ class Result:
         lines = [f"ALARM {alarm}" for alarm in self.alarms]
         size, charts = self.library.num_modes, self.library.size
         several = f" ({charts} charts)" if charts > size else ""
-        one_of = "" if self.target.fold is None else f", one of {len(self.target.fold.group)} images of each"
+        one_of = "" if self.target.fold is None else f", one of {len(self.target.group)} images of each"
         lines += [
             f"{chains} chains x {draws} draws in {dim} dimensions, {size} modes{several}{one_of}",
             str(self.modes),

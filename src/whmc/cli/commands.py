@@ -17,11 +17,11 @@ import jax
 import numpy as np
 
 from whmc.cli import FIGURES, InputError, fail
-from whmc.cli.load_target import SourceError, load_target, recall_target, where
+from whmc.cli.load_target import LoadedTarget, SourceError, load_target, recall_target, where
 from whmc.result import Result
 from whmc.run.load import load
 from whmc.run.sample import resume as resume_run
-from whmc.run.sample import sample as sample_target
+from whmc.run.sample import sample_run
 from whmc.search.find import search_modes
 from whmc.storage.serialize import Damaged
 from whmc.storage.store import Store, StoreError
@@ -91,7 +91,7 @@ def _cache(wanted: bool) -> Iterator[None]:
             jax.config.update(name, value)
 
 
-def _target(chosen: argparse.Namespace) -> Target:
+def _loaded(chosen: argparse.Namespace) -> LoadedTarget:
     return load_target(chosen.target, dim=chosen.dim, starts=chosen.starts, needs_starts=chosen.verb != "check")
 
 
@@ -111,7 +111,7 @@ def demo(chosen: argparse.Namespace) -> int:
 @command
 def check(chosen: argparse.Namespace) -> int:
     """Ticks for what is right with a target."""
-    found = _target(chosen).check(seed=chosen.seed)
+    found = _loaded(chosen).target.check(seed=chosen.seed)
     print(found)
     return 0 if found.passed else 2
 
@@ -119,8 +119,7 @@ def check(chosen: argparse.Namespace) -> int:
 @command
 def modes(chosen: argparse.Namespace) -> int:
     """A search, and no more."""
-    target = _target(chosen)
-    search = search_modes(target, seed=chosen.seed, max_modes=chosen.max_modes)
+    search = search_modes(_loaded(chosen).target, seed=chosen.seed, max_modes=chosen.max_modes)
     location, _, log_weight, _ = search.library.charts()
     weight = np.exp(log_weight)
     if chosen.json:
@@ -141,9 +140,10 @@ def modes(chosen: argparse.Namespace) -> int:
 @command
 def sample(chosen: argparse.Namespace) -> int:
     """A run with a store, and its report."""
-    target = _target(chosen)
-    result = sample_target(
-        target,
+    loaded = _loaded(chosen)
+    result = sample_run(
+        loaded.target,
+        source=loaded.source,
         adapt=chosen.adapt,
         max_modes=chosen.max_modes,
         seed=chosen.seed,

@@ -5,6 +5,7 @@ which charts are made of, are central differences of the score.
 """
 
 import abc
+import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from whmc.frontends.callback import outside
+from whmc.frontends.callback_errors import own_errors
 from whmc.frontends.workers import Rows, Table, spread
 from whmc.target.target import Target
 
@@ -32,13 +34,14 @@ class BlackBox(abc.ABC):
     """Values and scores of many positions, computed outside of JAX.
 
     trouble: what a function has raised. JAX turns an exception in a callback into one of its own, so the box keeps it;
-        `whmc.target.callback_errors` raises it again where a run fails.
-    rough: whether scores are differences of values.
+        `whmc.frontends.callback_errors` raises it again where a run fails.
+    rough: whether scores are differences of values. calls_per_gradient: calls of the function for a value and a score.
     low, high: no position outside of these is ever evaluated. width: how wide the region of interest is.
     """
 
     trouble: BaseException | None = None
     rough: bool = False
+    calls_per_gradient: int = 1
     low: Any = -np.inf
     high: Any = np.inf
     width: Any = np.inf
@@ -72,6 +75,15 @@ class Density:
 
     def __call__(self, position: Float[Array, " dim"]) -> Float[Array, ""]:
         return self._function(position)
+
+    def user_errors(self) -> contextlib.AbstractContextManager[None]:
+        """See `Target.user_errors`."""
+        return own_errors(self.box)
+
+    @property
+    def calls_per_gradient(self) -> int:
+        """Calls of the user's function for one gradient."""
+        return self.box.calls_per_gradient
 
     def _value(self, points: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray]:
         return (self._guarded(lambda points: _where_finite(self._alone, points)[0], points),)
@@ -202,8 +214,9 @@ class NumpyBox(BlackBox):
     step: of these differences, as a share of the scale of each coordinate.
     """
 
-    def __init__(self, table: Table, *, rough: bool, step: float) -> None:
+    def __init__(self, table: Table, dim: int, *, rough: bool, step: float) -> None:
         self.table, self.rough, self.step = table, rough, step
+        self.calls_per_gradient = 2 * dim + 1 if rough else 1
 
     def frame(self, target: Target) -> None:
         """Takes limits and widths from the target's bounds and start region."""
@@ -292,7 +305,7 @@ def from_numpy(
     rows = Rows(logp, grad, vectorized, tuple(args), prior_transform)
     if step is None:
         step = 1e-6 if prior_transform is not None else STEP  # a posterior is a small part of its prior
-    box = NumpyBox(spread(rows, parallel), rough=grad is None, step=step)
+    box = NumpyBox(spread(rows, parallel), dim, rough=grad is None, step=step)
     constrain = None
     if prior_transform is not None:
         if bounds is not None:

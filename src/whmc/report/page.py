@@ -47,7 +47,7 @@ def page(result: "Result") -> str:
         style=here.joinpath("page.css").read_text("utf-8"),
         heading=f"{size} mode{'s' if size > 1 else ''} in {dim} dimension{'s' if dim > 1 else ''}",
         subtitle=f"{chains} chain{'s' if chains > 1 else ''} of {draws} draws each, by wormhole Hamiltonian Monte Carlo"
-        + (f", of {escape(str(result.target.source['target']))}" if result.target.source else ""),
+        + (f", of {escape(str(result.settings['source']['target']))}" if result.settings.get("source") else ""),
         alarms=tables.alarms(result),
         contents="\n".join(f'<li><a href="#{key}">{title}</a></li>' for key, (title, _) in sections.items()),
         sections="\n".join(

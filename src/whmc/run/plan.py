@@ -10,7 +10,7 @@ from whmc.kernels.base import AbstractKernel
 from whmc.modes.library import ModeLibrary
 from whmc.search.find import MAX_MODES
 from whmc.search.finders import AbstractFinder
-from whmc.target.symmetry import Fold
+from whmc.target.folding import Fold
 
 
 @dataclasses.dataclass(frozen=True)

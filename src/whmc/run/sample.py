@@ -29,9 +29,9 @@ from whmc.search.finders import AbstractFinder
 from whmc.search.representatives import fold_target
 from whmc.storage.draws_file import DrawLog, DrawsInMemory, DrawsOnDisk, Record
 from whmc.storage.store import Store
-from whmc.target.check import require_count, require_scalar_output, require_target
+from whmc.target.check import require_count, require_scalar_output
 from whmc.target.folding import FoldedTarget
-from whmc.target.target import Numbers, Target
+from whmc.target.target import Numbers, Target, require_target
 
 LEAST_WARMUP = 500
 MOST_WARMUP = 10_000

@@ -11,11 +11,10 @@ from whmc.modes.library import ModeLibrary
 from whmc.search.connect import connect
 from whmc.search.finders import AbstractFinder, MultiStart
 from whmc.search.mode_search import Hunt, Search
-from whmc.search.representatives import folded
+from whmc.search.representatives import fold_target
 from whmc.search.tempered import Tempered
-from whmc.target.callback_errors import own_errors
-from whmc.target.check import require_count, require_scalar_output, require_target
-from whmc.target.target import Target
+from whmc.target.check import require_count, require_scalar_output
+from whmc.target.target import Target, require_target
 
 MAX_MODES = 256
 """Charts in a library, unless told: a step looks at every chart, so many cost time."""
@@ -59,11 +58,12 @@ def search_modes(
     require_count("max_modes", max_modes, 1)
     if target.starts is None:
         raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
-    with jax.enable_x64(True), own_errors(target):
+    with jax.enable_x64(True), target.user_errors():
         require_scalar_output(target)
-        target = folded(target, seed)
+        target, spent = fold_target(target, seed)
         key = jax.random.fold_in(jax.random.key(seed), 1)  # 0 is the chains'
         hunt = Hunt(target, max_modes)
+        hunt.num_gradients += spent
         if known is not None:
             heights = jax.vmap(target)(jnp.asarray(known.charts()[0]))
             hunt.know(known, np.asarray(heights))

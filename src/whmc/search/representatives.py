@@ -1,53 +1,57 @@
-"""Which image of its modes a target with symmetries keeps: see `whmc.target.symmetry`."""
-
-import dataclasses
-from collections.abc import Mapping
-from typing import Any
+"""Which image of its modes a target with symmetries keeps: see `whmc.target.folding`."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from whmc.keys import Stream, stream_key
 from whmc.modes.curvature import curvature, spread
 from whmc.modes.library import DIAGONAL_FROM
 from whmc.search.finders import MultiStart
 from whmc.search.mode_search import Hunt
-from whmc.target.check import likely_starts, require_symmetric
-from whmc.target.symmetry import Fold
+from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
+from whmc.target.folding import Fold, FoldedTarget
 from whmc.target.target import Target
 
-STARTS = 64
-"""Descents for the representatives; modes that they miss are folded with the others, as the nearest one is."""
+NUM_STARTS = 64
+"""Descents for the representatives; a mode that they miss is folded with the others, by the nearest representative."""
 
-MOST = 16
-"""Representatives: highest first."""
+MAX_REPRESENTATIVES = 16
+"""Highest first."""
+
+NUM_AROUND = 4
+"""Points around given modes at which symmetries are checked."""
 
 
-def folded(target: Target, seed: int, locations: Float[np.ndarray, "modes dim"] | None = None) -> Target:
-    """The target with one image of each mode: representatives are the given locations, or are searched for."""
+def fold_target(
+    target: Target, seed: int, locations: Float[np.ndarray, "modes dim"] | None = None
+) -> tuple[Target, int]:
+    """A target with symmetries as a FoldedTarget, any other as it is; and the gradients that this took.
+
+    Checks the symmetries first. Representatives are the given locations, or those that a short search finds.
+    """
     if not target.symmetries or target.fold is not None:
-        return target
-    if locations is None or target.starts is not None:
-        require_symmetric(target, likely_starts(target, seed))
-    else:
-        require_symmetric(target, _around(target, locations, seed))
+        return target, 0
+    key, spent = symmetry_key(seed), 0
+    if target.starts is not None:
+        require_symmetric(target, likely_starts(target, key))
+    elif locations is not None:
+        require_symmetric(target, _around(target, locations, key))
+        spent += NUM_AROUND * target.dim
     if locations is None:
-        hunt = Hunt(target, MOST * len(target.group))
-        hunt.run(MultiStart(STARTS), jax.random.fold_in(jax.random.key(seed), 2))  # 0 the chains', 1 the search's
+        hunt = Hunt(target, MAX_REPRESENTATIVES * len(target.group))
+        hunt.run(MultiStart(NUM_STARTS), stream_key(seed, Stream.FOLDING))
         locations = np.asarray(hunt.finish().library.charts()[0])
-    return dataclasses.replace(target, fold=_fold(target, locations))
-
-
-def recalled(target: Target, plain: Mapping[str, Any] | None) -> Target:
-    """The target as the run had it."""
-    if plain is None:
-        return target
-    return dataclasses.replace(target, fold=Fold.recalled(target.group, plain))
+        spent += hunt.num_gradients
+    return FoldedTarget(target, _fold(target, locations)), spent + target.dim
 
 
 def _fold(target: Target, locations: Float[np.ndarray, "modes dim"]) -> Fold:
-    """Bumps at the highest location and, of each other mode, at the image that is nearest to it."""
+    """Bumps at the highest location and, of each other mode, at the image that is nearest to it.
+
+    The precision is the inverse variance at the highest, averaged over the group. Takes a Hessian: `dim` gradients.
+    """
     heights = np.asarray(jax.vmap(target)(jnp.asarray(locations)))
     highest = jnp.asarray(locations[np.argsort(-heights)])
     values = np.asarray(jax.vmap(target.values)(highest))
@@ -58,21 +62,22 @@ def _fold(target: Target, locations: Float[np.ndarray, "modes dim"]) -> Fold:
         apart = np.sum((images[:, None] - np.stack([values[0], *kept])) ** 2 * precision, axis=-1)
         if not kept or apart[:, 1:].min() > 1:  # an image of what is there already tells nothing new
             kept.append(images[np.argmin(apart[:, 0])])
-    return Fold(target.group, np.stack(kept[:MOST]), precision)
+    return Fold(np.stack(kept[:MAX_REPRESENTATIVES]), precision)
 
 
-def _around(
-    target: Target, locations: Float[np.ndarray, "modes dim"], seed: int, num: int = 4
-) -> Float[Array, "num dim"]:
-    """Points of the charts of the first modes: at a mode itself a false symmetry may keep the density."""
-    few = locations[np.arange(num) % len(locations)]
-    noise = np.asarray(jax.random.normal(jax.random.fold_in(jax.random.key(seed), 3), few.shape))
+def _around(target: Target, locations: Float[np.ndarray, "modes dim"], key: Array) -> Float[Array, "num dim"]:
+    """Points of the charts of the first modes: at a mode itself a false symmetry may keep the density.
+
+    Each takes a Hessian, `dim` gradients.
+    """
+    few = locations[np.arange(NUM_AROUND) % len(locations)]
+    noise = np.asarray(jax.random.normal(key, few.shape))
     moved = [place + _times(one, _scale(target, place, locations).T) for place, one in zip(few, noise, strict=True)]
     return jnp.asarray(np.stack(moved))
 
 
 def _variances(target: Target, locations: Float[Array, "modes dim"]) -> Float[np.ndarray, " size"]:
-    """Of the values x at the first location: the diagonal of dx/dtheta L L^T (dx/dtheta)^T."""
+    """Of the values v at the first location: the diagonal of dv/dθ L L^T (dv/dθ)^T."""
     slopes = np.asarray(jax.jacfwd(target.values)(locations[0]))
     spreads = np.sum(_times(slopes, _scale(target, locations[0], locations)) ** 2, axis=1)
     return np.where(spreads > 0, spreads, 1.0)

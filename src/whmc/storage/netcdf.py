@@ -125,7 +125,6 @@ def _remembered(result: "Result") -> dict[str, Any]:
         "names": target.coordinates,
         "dims": {name: list(dims) for name, dims in (target.dims or {}).items()},
         "coords": {name: [_item(place) for place in places] for name, places in (target.coords or {}).items()},
-        "source": target.source,
     }
     return remembered
 
@@ -201,5 +200,4 @@ def forgotten(target: dict[str, Any]) -> Target:
         names=target["names"] or None,
         dims=target.get("dims") or None,
         coords=target.get("coords") or None,
-        source=target.get("source"),
     )

@@ -26,7 +26,7 @@ CLASSES = {
     "ChartShapes": "whmc.warmup.charts",
     "Cycle": "whmc.kernels.cycle",
     "Evidence": "whmc.estimate.evidence",
-    "Fold": "whmc.target.symmetry",
+    "Fold": "whmc.target.folding",
     "GibbsWormhole": "whmc.kernels.wormhole",
     "Gradients": "whmc.result",
     "Independence": "whmc.kernels.independence",

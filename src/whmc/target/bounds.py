@@ -29,12 +29,16 @@ class Bounds:
         if isinstance(given, Mapping):
             low, high = _by_name(given, names)
         elif isinstance(given, tuple) and len(given) == 2:
+            require_one_reading("bounds", given, dim)
             low, high = (_filled(end, dim, side) for end, side in zip(given, (-np.inf, np.inf), strict=True))
         else:
             low, high = _by_pair(given, dim)
         if np.any(np.isnan(low) | np.isnan(high)) or not np.all(low < high):
             n = int(np.argmin(low < high))
-            raise ValueError(f"bounds of {names[n]} are ({low[n]}, {high[n]}): give low < high, None for no bound")
+            raise ValueError(
+                f"bounds of {names[n]} are ({low[n]}, {high[n]}): give low < high, None for no bound; a tuple is "
+                "(low, high), a list has a pair for each coordinate"
+            )
         return cls(low, high)
 
     @property
@@ -85,6 +89,31 @@ class Bounds:
             )
 
 
+def require_one_reading(what: str, given: tuple[Any, Any], dim: int) -> None:
+    """In two dimensions ((a, b), (c, d)) may be (low, high) or a pair for each coordinate.
+
+    Refused if both are boxes, and not the same one. Lists and arrays inside the tuple are always low and high.
+    """
+    if dim != 2 or not all(isinstance(edge, tuple) and len(edge) == 2 for edge in given):
+        return
+    (a, b), (c, d) = given
+    if any(np.ndim(one) for one in (a, b, c, d)):
+        return
+    by_edge = [_interval(a, c), _interval(b, d)]
+    by_pair = [_interval(a, b), _interval(c, d)]
+    valid = all(low < high for low, high in by_edge + by_pair)
+    if valid and by_edge != by_pair:
+        raise ValueError(
+            f"{what}={given!r} has two readings: [{a}, {c}] x [{b}, {d}] as (low, high), or [{a}, {b}] x [{c}, {d}] as "
+            f"a pair for each coordinate. Write {what}=([{a}, {b}], [{c}, {d}]) for the first, "
+            f"{what}=([{a}, {c}], [{b}, {d}]) for the second"
+        )
+
+
+def _interval(low: Any, high: Any) -> tuple[float, float]:
+    return -np.inf if low is None else float(low), np.inf if high is None else float(high)
+
+
 def _finite(edge: np.ndarray, dtype: Any) -> Array:
     return jnp.asarray(np.where(np.isfinite(edge), edge, 0.0), dtype)
 
@@ -114,7 +143,7 @@ def _by_name(
     for name, (first, last) in given.items():
         mine = places(name, names)
         if not len(mine):
-            raise ValueError(f"bounds has {name!r}, the names are {', '.join(map(str, names[:8]))}")
+            raise ValueError(f"unknown name {name!r} in bounds; the names are {', '.join(map(repr, names[:8]))}")
         low[mine] = _filled(first, len(mine), -np.inf)
         high[mine] = _filled(last, len(mine), np.inf)
     return low, high

@@ -1,17 +1,22 @@
 """Checks of a target before anything is computed with it; each failure says what to do."""
 
+import dataclasses
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from whmc.target.callback_errors import own_errors
-from whmc.target.target import Target, TargetCheck
+from whmc.keys import Stream, stream_key
+from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
+from whmc.target.starts import describe
+
+if TYPE_CHECKING:
+    from whmc.target.target import Evaluation, Target
 
 
 def require_count(name: str, value: Any, least: int) -> None:
@@ -24,13 +29,7 @@ def require_count(name: str, value: Any, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-def require_target(target: Any) -> None:
-    """A function is no target."""
-    if not isinstance(target, Target):
-        raise TypeError(f"target must be a whmc.Target, got {type(target).__name__}: wrap it, Target(f, dim=...)")
-
-
-def require_scalar_output(target: Target) -> None:
+def require_scalar_output(target: "Target") -> None:
     """Traces the density once; raises the one error that says what is wrong with its output."""
     position = jax.ShapeDtypeStruct((target.dim,), jnp.float64)
     with jax.enable_x64(True):
@@ -55,141 +54,265 @@ def require_scalar_output(target: Target) -> None:
         raise TypeError(f"logdensity returned dtype {dtype}: it must return a real floating number")
 
 
-NEAR = 1e-6
-"""Relative difference of log densities that rounding explains, also through a constraint and back."""
-
-
-def likely_starts(target: Target, seed: int) -> Float[Array, "4 dim"]:
-    """The likeliest of some points of the start region."""
-    points = target.draw_starts(jax.random.fold_in(jax.random.key(seed), 3), 64)
-    heights = jax.jit(jax.vmap(target))(points)
-    return points[jnp.argsort(jnp.where(jnp.isfinite(heights), -heights, jnp.inf))[:4]]
-
-
-def require_symmetric(target: Target, points: Float[Array, "n dim"]) -> None:
-    """At the points each declared symmetry g keeps the density: log pi(g x) + log |det dg/dx| = log pi(x)."""
-    for element, symmetry in enumerate(target.group.generators, start=1):
-        before, after = map(np.asarray, _before_and_after(target, element, points))
-        wrong = ~np.isclose(before, after, rtol=NEAR, atol=NEAR) & np.isfinite(before)
-        if wrong.any():
-            n = int(np.argmax(wrong))
-            raise ValueError(
-                f"{symmetry} is no symmetry: it changes the log density from {before[n]:.8g} to {after[n]:.8g}; "
-                "name all values that belong to a component, and look for priors or data that tell components apart"
-            )
+@partial(jax.jit, static_argnums=0)
+def _values(target: "Target", points: Float[Array, "n dim"]) -> Float[Array, " n"]:
+    return jax.vmap(target)(points)
 
 
 @partial(jax.jit, static_argnums=0)
-def _before_and_after(
-    target: Target, element: Int[Array, ""] | int, points: Float[Array, "n dim"]
-) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    def image(position: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        return target.image(element, position)
-
-    after = jax.vmap(target)(jax.vmap(image)(points))
-    if target.constrained:  # else the map is a permutation with signs
-        after += jax.vmap(lambda point: jnp.linalg.slogdet(jax.jacfwd(image)(point))[1])(points)
-    return jax.vmap(target)(points), after
+def _evaluations(target: "Target", points: Float[Array, "n dim"]) -> "Evaluation":
+    return jax.vmap(target.evaluate)(points)
 
 
-def check_target(target: Target, seed: int = 0, at: Any = None) -> TargetCheck:
-    """Output, finite share of the starts, one value, gradient, batch, dtype; the later lines need the first two."""
+AT_ONCE = 256
+"""Points that are evaluated together."""
+
+
+def find_failure(target: "Target", points: Float[np.ndarray, "n dim"]) -> Any | None:
+    """The first of some flat positions at which the evaluation fails (see `Target.evaluate`), as `check(at=...)` takes
+    it; None if there is none."""
+    with jax.enable_x64(True), target.user_errors():
+        for begin in range(0, len(points), AT_ONCE):
+            part = np.asarray(points[begin : begin + AT_ONCE], float)
+            padded = jnp.asarray(np.resize(part, (AT_ONCE, target.dim)))
+            failed = np.asarray(_evaluations(target, padded).failed)[: len(part)]
+            if failed.any():
+                return jax.tree.map(np.asarray, target.unflatten(jnp.asarray(part[np.argmax(failed)])))
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetCheck:
+    """What `Target.check` saw: (passed, what was looked at, what was seen or the remedy) a line."""
+
+    lines: tuple[tuple[bool, str, str], ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(passed for passed, _, _ in self.lines)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{'✓' if ok else '✗'} {what}: {seen}" for ok, what, seen in self.lines)
+
+    __repr__ = __str__
+
+
+def check_target(target: "Target", seed: int = 0, at: Any = None) -> TargetCheck:
+    """Looks at the output, the starts, and there at values, gradients, batches, tails; at dtype and symmetries.
+
+    Ends at the first exception, and where there is nothing to look at further.
+    """
     lines: list[tuple[bool, str, str]] = []
-
-    def look(what: str, see: Callable[[], tuple[bool, str]]) -> bool:
-        try:
-            with own_errors(target):
-                passed, seen = see()
-        except Exception as error:  # whatever the user's function raises is a finding, not a crash
-            passed, seen = False, f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        lines.append((passed, what, seen))
-        return passed
-
+    walk = _Walk(target, seed, at)
+    looks: list[Callable[[], tuple[bool, str]]] = [walk.output, walk.starts, walk.value, walk.gradient, walk.batch]
+    looks += [walk.tails] if walk.in_jax else []
+    looks += [walk.dtype]
+    looks += [walk.symmetries] if target.symmetries and target.starts is not None else []
     with jax.enable_x64(True):
-        look("output", lambda: _output(target))
-        if lines[-1][0] and look("starts", lambda: _starts(target, seed)):
-            points = _finite_first(target, _points(target, seed, at))
-            look("value", lambda: _value(target, points[0]))
-            look("gradient", lambda: _gradient(target, points[0]))
-            look("batch", lambda: _batch(target, points))
-            look("dtype", lambda: _dtype(target))
-            if target.symmetries and target.starts is not None:
-                look("symmetries", lambda: _symmetries(target, seed))
+        for look in looks:
+            what = look.__name__
+            try:
+                with target.user_errors():
+                    passed, seen = look()
+            except Exception as error:  # whatever the user's function raises is a finding, not a crash
+                told = (str(error).splitlines() or [""])[0]
+                lines.append((False, what, f"{type(error).__name__}: {told}"))
+                break
+            lines.append((passed, what, seen))
+            if not passed and what in ("output", "starts"):
+                break
     return TargetCheck(tuple(lines))
 
 
-def _output(target: Target) -> tuple[bool, str]:
-    require_scalar_output(target)
-    return True, "a real scalar"
+NUM_STARTS = 256
+"""Points of the start region that are looked at."""
+
+NUM_ALONE = 16
+"""Copies of a single position, where there are no starts: a batch as of the default number of chains."""
+
+NUM_COMPARED = 8
+"""Points at which gradients are compared with differences of values."""
+
+NUM_AXES = 16
+"""Coordinates along which tails are followed, at most."""
+
+SEARCH_GRADIENTS = (1e5, 2e6)
+"""What a default search takes, from few well separated modes to many."""
 
 
-def _finite_first(target: Target, points: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
-    return points[jnp.argsort(~jnp.isfinite(jax.vmap(target)(points)))]
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Walk:
+    """The lines of a check: each method looks at one thing, and says whether it passed and what was seen."""
+
+    target: "Target"
+    seed: int
+    at: Any
+
+    @cached_property
+    def keys(self) -> Array:
+        """Of the starts, of directions, of tails."""
+        return jax.random.split(stream_key(self.seed, Stream.CHECK), 3)
+
+    @property
+    def in_jax(self) -> bool:
+        """Whether JAX sees the function: others may be slow, or raise exceptions at extreme positions."""
+        return not hasattr(self.target.logdensity, "calls_per_gradient")
+
+    @cached_property
+    def start_points(self) -> Float[Array, "n dim"]:
+        return self.target.draw_starts(self.keys[0], NUM_STARTS)
+
+    @cached_property
+    def points(self) -> Float[Array, "n dim"]:
+        """The positions to look at."""
+        if self.at is None and self.target.starts is not None:
+            return self.start_points
+        place = jnp.zeros(self.target.dim) if self.at is None else self.target.flatten(self.at)
+        return jnp.tile(place, (NUM_ALONE, 1))
+
+    @cached_property
+    def values(self) -> Float[np.ndarray, " n"]:
+        return np.asarray(_values(self.target, self.points))
+
+    @cached_property
+    def usable(self) -> Bool[np.ndarray, " n"]:
+        return np.isfinite(self.values)
+
+    @cached_property
+    def evaluated(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n dim"], float]:
+        """Values, gradients, and the seconds that a gradient takes."""
+        both = jax.jit(jax.vmap(jax.value_and_grad(self.target))).lower(self.points).compile()
+        (values, scores), seconds = _timed(both, self.points)
+        if seconds < 0.1:
+            # again, since first calls are slow; elsewhere, since a function may remember what it was asked last
+            seconds = _timed(both, self.points * (1 + 1e-9) + 1e-12)[1]
+        return np.asarray(values), np.asarray(scores), seconds / len(self.points)
+
+    def output(self) -> tuple[bool, str]:
+        require_scalar_output(self.target)
+        return True, "a real scalar"
+
+    def starts(self) -> tuple[bool, str]:
+        target = self.target
+        if target.starts is None:
+            return True, "none given, which is right where modes are; to look for modes add starts=(low, high)"
+        points = np.asarray(self.start_points)
+        same = self.points is self.start_points
+        finite = self.usable if same else np.isfinite(np.asarray(_values(target, self.start_points)))
+        where = describe(target.space, target.starts)
+        if not finite.any():
+            return False, f"log density is finite at none of {len(points)} starts {where}: move or shrink the region"
+        distinct = len(np.unique(points, axis=0))
+        return True, (
+            f"log density is finite at {np.mean(finite):.0%} of {len(points)} starts ({distinct} distinct) {where}"
+        )
+
+    def value(self) -> tuple[bool, str]:
+        if not self.usable.any():
+            return False, f"{self.values[0]} at the position looked at: give check(at=...) a position in the support"
+        n = int(np.argmax(self.usable))
+        return True, f"{self.values[n]:.6g} at {self.shown(n)}"
+
+    def gradient(self) -> tuple[bool, str]:
+        """Finite wherever the value is, and equal to differences at some of the points."""
+        scores = self.evaluated[1]
+        bad = self.usable & ~np.all(np.isfinite(scores), axis=1)
+        if bad.any():
+            n = int(np.argmax(bad))
+            name = self.target.coordinates[int(np.argmax(~np.isfinite(scores[n])))]
+            return False, (
+                f"not finite at {bad.sum()} of {self.usable.sum()} positions, first for {name} at {self.shown(n)}: "
+                "look for jnp.where, sqrt or abs at 0"
+            )
+        some = np.flatnonzero(self.usable)[:NUM_COMPARED]
+        if not len(some):
+            return False, "no position with a finite log density to look at"
+        exact, slope, wrong = self.compared(some)
+        if wrong.any():
+            n = int(np.argmax(wrong))
+            return False, (
+                f"disagrees with differences at {wrong.sum()} of {len(some)} positions: {exact[n]:.6g} along a "
+                f"direction at {self.shown(some[n])}, differences give {slope[n]:.6g}; a kink or float32?"
+            )
+        return True, (
+            f"finite at {self.usable.sum()} positions, agrees with differences at {len(some)} ({exact[0]:.4g} at the "
+            "first)"
+        )
+
+    def compared(self, some: Int[np.ndarray, " m"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Slopes in random directions by gradients and by central differences, and where they disagree."""
+        points, scores = np.asarray(self.points)[some], self.evaluated[1][some]
+        ways = np.asarray(jax.random.normal(self.keys[1], points.shape))
+        ways = ways / np.linalg.norm(ways, axis=1, keepdims=True)
+        size = 1e-6 * (1.0 + np.linalg.norm(points, axis=1))
+        moved = np.concatenate([points + size[:, None] * ways, points - size[:, None] * ways])
+        ahead, behind = np.split(np.asarray(_values(self.target, jnp.asarray(moved))), 2)
+        with np.errstate(invalid="ignore"):  # where a step leaves the support nothing can be compared
+            slope, exact = (ahead - behind) / (2 * size), np.sum(scores * ways, axis=1)
+            scale = np.linalg.norm(scores, axis=1) + np.abs(self.values[some]) * 1e-9 / size + 1e-8
+            return exact, slope, np.isfinite(slope) & (np.abs(slope - exact) > 1e-3 * scale)
+
+    def batch(self) -> tuple[bool, str]:
+        values, _, seconds = self.evaluated
+        one = float(self.target(self.points[0]))
+        if not np.isclose(one, values[0], rtol=1e-6, equal_nan=True):
+            return False, f"{values[0]:.6g} in a batch, {one:.6g} alone: is there state or randomness?"
+        calls = getattr(self.target.logdensity, "calls_per_gradient", 1)
+        told = f"same in a batch, {duration(seconds)} a gradient" + (f" ({calls} calls)" if calls > 1 else "")
+        few, many = (seconds * num for num in SEARCH_GRADIENTS)
+        if few > 60:
+            told += f"; a default search may take {duration(few)} to {duration(many)}"
+        return True, told
+
+    def tails(self) -> tuple[bool, str]:
+        """log pi + log r must fall along a coordinate, r being the distance: otherwise pi has no finite integral."""
+        best = np.asarray(self.points)[np.argmax(np.where(self.usable, self.values, -np.inf))]
+        dim = len(best)
+        axes = np.arange(dim) if dim <= NUM_AXES else np.sort(jax.random.permutation(self.keys[2], dim)[:NUM_AXES])
+        # no powers of ten: a function with a period would look constant
+        radii = np.pi * 10.0 ** np.arange(5, 13) * (1 + np.max(np.abs(best)))
+        steps = np.zeros((2, len(axes), len(radii), dim))
+        for n, axis in enumerate(axes):
+            steps[0, n, :, axis], steps[1, n, :, axis] = radii, -radii
+        far = np.asarray(_values(self.target, jnp.asarray((best + steps).reshape(-1, dim))))
+        near, beyond = np.split(far.reshape(2, len(axes), -1) + np.log(radii), 2, axis=-1)
+        endless = np.any(np.isfinite(beyond) & (beyond >= np.max(near, axis=-1, keepdims=True)), axis=(0, 2))
+        if endless.any():
+            name = self.target.coordinates[int(axes[np.argmax(endless)])]
+            return False, (
+                f"the density does not fall off along {name}, so it has no finite integral: give bounds, or a prior"
+            )
+        return True, "the density falls off along " + (
+            "every coordinate" if len(axes) == dim else f"{len(axes)} of {dim} coordinates"
+        )
+
+    def dtype(self) -> tuple[bool, str]:
+        dtype = self.target.logdensity_dtype()
+        if dtype != jnp.float64:
+            return False, f"{dtype} for a float64 position: remove casts, they limit every energy difference"
+        return True, "float64"
+
+    def symmetries(self) -> tuple[bool, str]:
+        require_symmetric(self.target, likely_starts(self.target, symmetry_key(self.seed)))
+        return True, f"{len(self.target.group)} images of each point have its density"
+
+    def shown(self, n: int | np.integer) -> str:
+        """A position as the log density takes it, in few characters."""
+        position = jax.tree.map(np.asarray, self.target.unflatten(self.points[int(n)]))
+        if isinstance(position, np.ndarray):
+            return np.array2string(position, precision=6, threshold=6, separator=", ")
+        return " ".join(str(position).split())
 
 
-def _points(target: Target, seed: int, at: Any) -> Float[Array, "n dim"]:
-    if at is not None or target.starts is None:
-        place = jnp.zeros(target.dim) if at is None else target.flatten(at)
-        return jnp.tile(place, (256, 1))
-    return target.draw_starts(jax.random.key(seed), 256)
+def _timed(function: Callable[[Array], Any], points: Array) -> tuple[Any, float]:
+    began = time.perf_counter()
+    found = jax.block_until_ready(function(points))
+    return found, time.perf_counter() - began
 
 
-def _starts(target: Target, seed: int) -> tuple[bool, str]:
-    if target.starts is None:
-        return True, "none given, which is right where modes are; to look for modes add starts=(low, high)"
-    points = target.draw_starts(jax.random.key(seed), 256)
-    share = float(jnp.mean(jnp.isfinite(jax.vmap(target)(points))))
-    if share == 0:
-        return False, "log density is finite at none of 256 starts: move or shrink the region"
-    return True, f"log density is finite at {share:.0%} of 256 starts"
-
-
-def _value(target: Target, point: Float[Array, " dim"]) -> tuple[bool, str]:
-    value = float(target(point))
-    if not np.isfinite(value):
-        return False, f"{value} at the place looked at: give check(at=...) a position in the support"
-    return True, f"{value:.6g} at the first place looked at"
-
-
-def _gradient(target: Target, point: Float[Array, " dim"]) -> tuple[bool, str]:
-    """Against central differences in a random direction."""
-    score = jax.grad(target)(point)
-    bad = int(jnp.sum(~jnp.isfinite(score)))
-    if bad:
-        first = target.names[int(jnp.argmax(~jnp.isfinite(score)))]  # type: ignore[index]
-        return False, f"{bad} entries are not finite, first {first}: look for jnp.where, sqrt or abs at 0"
-    way = jax.random.normal(jax.random.key(1), point.shape)
-    way = way / jnp.linalg.norm(way)
-    size = 1e-6 * (1.0 + float(jnp.linalg.norm(point)))
-    slope = float((target(point + size * way) - target(point - size * way)) / (2 * size))
-    exact = float(score @ way)
-    scale = float(jnp.linalg.norm(score)) + abs(float(target(point))) * 1e-9 / size + 1e-8
-    if abs(slope - exact) > 1e-3 * scale:
-        return False, f"{exact:.6g} along a direction, differences give {slope:.6g}: a kink or float32?"
-    return True, f"finite, agrees with differences ({exact:.4g})"
-
-
-def _batch(target: Target, points: Float[Array, "n dim"]) -> tuple[bool, str]:
-    evaluate = jax.jit(jax.vmap(target.evaluate))
-    one, many = target(points[0]), jax.block_until_ready(evaluate(points)).logdensity[0]
-    if not np.isclose(float(one), float(many), rtol=1e-6):
-        return False, f"{float(many):.6g} in a batch, {float(one):.6g} alone: is there state or randomness?"
-    start = time.perf_counter()
-    jax.block_until_ready(evaluate(points))
-    each = (time.perf_counter() - start) / len(points)
-    return True, f"same in a batch, {each * 1e6:.1f} µs a gradient"
-
-
-def _symmetries(target: Target, seed: int) -> tuple[bool, str]:
-    require_symmetric(target, likely_starts(target, seed))
-    return True, f"{len(target.group)} images of each point have its density"
-
-
-def _dtype(target: Target) -> tuple[bool, str]:
-    dtype = jax.eval_shape(
-        lambda x: target.logdensity(target.unflatten(x)),
-        jax.ShapeDtypeStruct((target.dim,), jnp.float64),
-    ).dtype
-    if dtype != jnp.float64:
-        return False, f"{dtype} for a float64 position: remove casts, they limit every energy difference"
-    return True, "float64"
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

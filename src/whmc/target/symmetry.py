@@ -1,25 +1,10 @@
-"""Symmetries of a density: exchanges of components and flips of signs, the group that they generate, and folding.
-
-A group G of maps that leave π unchanged makes |G| images of every mode. Folding keeps one: for any h > 0,
-
-    π~(x) = π(x) |G| h(x) / Σ_g h(g x)
-
-has the evidence of π, because the fractions of all images of a point add up to |G|; and where X ~ π~ and g is uniform
-on G, g X ~ π exactly. So a jump between images costs nothing and is never refused: it is made when draws are unfolded.
-
-h has a bump at one representative a_k of each mode. With one diagonal precision Λ that G leaves unchanged,
-
-    h(x) = Σ_k exp(a_k·Λx - a_k·Λa_k / 2)
-
-is a mixture of Gaussians without the factor that all images share. Between the images of one Gaussian mode of that
-precision h(x) / Σ_g h(g x) is the exact responsibility of its own, and π~ is that one Gaussian; elsewhere it is
-smooth, with slopes that stay bounded.
+"""Symmetries of a density: exchanges of components and flips of signs, the group that they generate, and how it acts
+on positions. `whmc.target.folding` keeps one image of every mode.
 """
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import jax
@@ -27,7 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-MOST = 5040
+from whmc.target.bounds import places
+from whmc.target.space import Space, leaf_places
+
+MAX_ELEMENTS = 5040
 """Elements of a group, 7!: every evaluation of the density looks at all of them."""
 
 Find = Callable[[Any], np.ndarray]
@@ -76,16 +64,16 @@ class Exchange:
         if isinstance(self.parts[0], str):
             arrays = [find(part) for part in self.parts]
             if any(array.ndim <= self.axis for array in arrays):
-                raise ValueError(f"{self!r}: a value has no axis {self.axis}, there is nothing to exchange along it")
+                raise ValueError(f"{self!r}: a value has no axis {self.axis} to exchange components along")
             rows = [np.moveaxis(array, self.axis, 0).reshape(array.shape[self.axis], -1) for array in arrays]
         else:
             rows = [np.concatenate([find(one).ravel() for one in part])[None] for part in self.parts]
         lengths = {len(row) for row in rows} if isinstance(self.parts[0], str) else {row.shape[1] for row in rows}
         if len(lengths) > 1:
-            raise ValueError(f"{self!r}: the parts have {sorted(lengths)} entries, they must have as many each")
+            raise ValueError(f"{self!r}: the parts have {sorted(lengths)} entries, all must have the same number")
         found = np.concatenate(rows, axis=1 if isinstance(self.parts[0], str) else 0)
         if len(found) < 2:
-            raise ValueError(f"{self!r}: there is one component only, nothing to exchange")
+            raise ValueError(f"{self!r}: there is only one component, so there is nothing to exchange")
         return found
 
     def elements(self, find: Find, size: int) -> list[Element]:
@@ -96,13 +84,16 @@ class Exchange:
             order = np.arange(size)
             order[one], order[other] = other, one
             if len(np.unique(order)) < size or len(np.unique(blocks)) < blocks.size:
-                raise ValueError(f"{self!r}: a coordinate stands in two components")
+                raise ValueError(f"{self!r}: a coordinate belongs to two components")
             found.append(Element(order, np.ones(size)))
         return found
 
 
 class Flip:
-    """Values whose signs may change, all together: Flip("loading"), Flip([0, 3]); several Flips change on their own."""
+    """Values whose signs may change together without changing the density: Flip("loading"), Flip([0, 3]).
+
+    Several Flips are independent of each other.
+    """
 
     def __init__(self, *parts: str | int | Sequence[int | str]) -> None:
         if not parts:
@@ -129,8 +120,8 @@ class Flip:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-    """All maps that some of them generate. The first changes nothing; then come those of which `generators` says what
-    they were declared as."""
+    """All products of the declared symmetries. The first element is the identity; then come the generators, and
+    `generators` says which symmetry declared each."""
 
     order: Int[np.ndarray, "elements size"]
     sign: Float[np.ndarray, "elements size"]
@@ -152,8 +143,8 @@ class Group:
             products = {made.key: made for one in fresh for g in generators if (made := g.after(one)).key not in found}
             found |= products
             fresh = list(products.values())
-            if len(found) > MOST:
-                raise ValueError(f"the symmetries generate more than {MOST} images: declare some of them only")
+            if len(found) > MAX_ELEMENTS:
+                raise ValueError(f"the symmetries generate more than {MAX_ELEMENTS} images: declare only some of them")
         elements = list(found.values())
         return cls(np.stack([one.order for one in elements]), np.stack([one.sign for one in elements]), tuple(names))
 
@@ -171,42 +162,75 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Fold:
-    """h: its bumps and their precision. Inverse variances of values that G leaves unchanged are averaged over it."""
+class Action:
+    """g θ: how a group acts on the positions θ of a space, by way of the values v(θ) that it permutes.
 
+    shapes: of the named values that the symmetries mention; None if v(θ) are all coordinates, inside their bounds.
+    """
+
+    space: Space
     group: Group
-    anchors: Float[np.ndarray, "modes size"]
-    precision: Float[np.ndarray, " size"]
-
-    @cached_property
-    def _slopes(self) -> Float[np.ndarray, "elements modes size"]:
-        """Row (g, k) times v is a_k·Λ(g v)."""
-        pulled = self.anchors * self.precision
-        slopes = np.zeros((len(self.group), *pulled.shape))
-        for row, order, sign in zip(slopes, self.group.order, self.group.sign, strict=True):
-            row[:, order] = sign * pulled
-        return slopes
-
-    def log_heights(self, values: Float[Array, " size"]) -> Float[Array, " elements"]:
-        """log h(g v) for every g."""
-        offset = 0.5 * np.sum(self.anchors**2 * self.precision, axis=1)
-        rows = jnp.asarray(self._slopes, values.dtype) @ values - jnp.asarray(offset, values.dtype)
-        return jax.nn.logsumexp(rows, axis=1)
-
-    def log_share(self, values: Float[Array, " size"]) -> Float[Array, ""]:
-        """log of |G| h(v) / Σ_g h(g v)."""
-        heights = self.log_heights(values)
-        return jnp.log(jnp.asarray(float(len(self.group)), values.dtype)) + heights[0] - jax.nn.logsumexp(heights)
-
-    def nearest(self, values: Float[Array, " size"]) -> Int[Array, ""]:
-        """The g that takes a point to where its share is largest."""
-        return jnp.argmax(self.log_heights(values))
-
-    def plain(self) -> dict[str, Any]:
-        """For a file."""
-        return {"anchors": self.anchors.tolist(), "precision": self.precision.tolist()}
+    shapes: Mapping[str, tuple[int, ...]] | None
 
     @classmethod
-    def recalled(cls, group: Group, plain: Mapping[str, Any]) -> "Fold":
-        """From a file."""
-        return cls(group, np.array(plain["anchors"], float), np.array(plain["precision"], float))
+    def of(cls, space: Space, symmetries: Sequence[Exchange | Flip]) -> "Action":
+        """Names are those of `constrain` where the space has `unconstrain`, else those of coordinates."""
+        if space.unconstrain is None:
+            leaves = space.places()
+            group = Group.generated(symmetries, lambda one: _coordinates(one, leaves, space.names), space.dim)
+            return cls(space, group, None)
+        shapes = _mentioned(space, symmetries)
+        leaves = leaf_places([np.empty(shape) for shape in shapes.values()])
+        where = dict(zip(shapes, leaves.values(), strict=True))
+        size = sum(here.size for here in where.values())
+        return cls(space, Group.generated(symmetries, lambda one: where[one], size), shapes)
+
+    def values(self, position: Float[Array, " dim"]) -> Float[Array, " size"]:
+        """v(θ): what the symmetries permute, as one vector."""
+        if self.shapes is None:
+            return position if self.space.bounds is None else self.space.bounds.constrain(position)
+        return self._joined(self.space.named(position))
+
+    def image(self, element: Int[Array, ""] | int, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """g θ, the position with v(g θ) = g v(θ)."""
+        if self.shapes is None:
+            moved = self.group.act(element, self.values(position))
+            return moved if self.space.bounds is None else self.space.bounds.unconstrain(moved)
+        named = self.space.named(position)
+        moved, begin = self.group.act(element, self._joined(named)), 0
+        for name, shape in self.shapes.items():
+            end = begin + int(np.prod(shape))
+            named[name], begin = moved[begin:end].reshape(shape), end
+        assert self.space.unconstrain is not None
+        return self.space.flatten(self.space.unconstrain(named))
+
+    def _joined(self, named: Mapping[str, Array]) -> Float[Array, " size"]:
+        assert self.shapes is not None
+        return jnp.concatenate([jnp.ravel(named[name]) for name in self.shapes])
+
+
+def _mentioned(space: Space, symmetries: Sequence[Exchange | Flip]) -> dict[str, tuple[int, ...]]:
+    """The named values that symmetries mention, and their shapes."""
+    with jax.enable_x64(True):
+        known = jax.eval_shape(space.named, jax.ShapeDtypeStruct((space.dim,), np.dtype(float)))
+    names = list(dict.fromkeys(name for one in symmetries for name in one.names))
+    for name in names:
+        if name not in known:
+            raise ValueError(f"unknown name {name!r} in symmetries; the model has {', '.join(map(repr, known))}")
+    if not names:
+        raise ValueError(
+            f"symmetries of this model take names, not numbers of coordinates; it has {', '.join(map(repr, known))}"
+        )
+    return {name: known[name].shape for name in names}
+
+
+def _coordinates(one: str | int, leaves: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:
+    """Coordinates by number, by the name of a leaf of the template, or by their own name."""
+    if not isinstance(one, str):
+        if not 0 <= int(one) < len(names):
+            raise ValueError(f"unknown coordinate {one} in symmetries; the coordinates are 0 to {len(names) - 1}")
+        return np.array([int(one)])
+    found = leaves[one] if one in leaves else places(one, names)
+    if not found.size:
+        raise ValueError(f"unknown name {one!r} in symmetries; the names are {', '.join(map(repr, names[:8]))}")
+    return found
