@@ -23,7 +23,7 @@ from whmc.kernels.random import draw_noise
 from whmc.kernels.settings import moves, with_settings
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
-from whmc.modes.refine import with_best_dof
+from whmc.modes.refine import with_best_dof, with_gaussian_base
 from whmc.run.chains import Chains
 from whmc.target.target import Target
 from whmc.warmup.tuning import Charts, fit_charts
@@ -220,7 +220,7 @@ class Adaptation:
 
     def _by_visits(self) -> ModeLibrary:
         """Charts from all draws of each label, weights by visits (section 4.1), a few pseudo-visits for each chart."""
-        library = self.library
+        library = with_gaussian_base(self.library)
         position = np.concatenate(self.positions())
         logdensity = np.concatenate([part.logdensity for rows in self.rows for part in rows])
         label = np.concatenate([part.label for rows in self.rows for part in rows])

@@ -13,7 +13,7 @@ from whmc.kernels.settings import infos, moves, with_settings
 from whmc.kernels.wormhole import Wormhole
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
-from whmc.modes.refine import merge_duplicates, split_charts, with_best_dof
+from whmc.modes.refine import merge_duplicates, split_charts, with_best_dof, with_gaussian_base
 from whmc.warmup.throat import Setting, ThroatSearch
 from whmc.warmup.tuning import Charts, carry_step_sizes, fit_charts, quarter_turn, tune_step_sizes, tune_weights
 
@@ -45,7 +45,7 @@ class WarmUp:
 
     def __post_init__(self) -> None:
         self.library = merge_duplicates(self.library)
-        self.curvature = Charts.of(self.library)
+        self.curvature = Charts.of(with_gaussian_base(self.library))
 
     @classmethod
     def restored(
@@ -97,7 +97,9 @@ class WarmUp:
     def _tune(self, trace: Trace) -> None:
         dim = self.library.dim
         position, logdensity = trace.position.reshape(-1, dim), trace.logdensity.ravel()
-        _, _, log_weight, step_size = self.library.charts()
+        # draws know standard deviations: scales and step sizes are tuned in these units, then put on the best base
+        known = with_gaussian_base(self.library)
+        _, _, log_weight, step_size = known.charts()
         label, proposed, acceptance, local = _label_moves(self.kernel, trace)
         if np.any(~local):
             log_weight = tune_weights(log_weight, label[~local], proposed[~local], acceptance[~local])
@@ -105,10 +107,10 @@ class WarmUp:
         settings: dict[str, float | int] = {}
         if np.any(local):
             step_size = tune_step_sizes(step_size, label[local], acceptance[local])
-            step_size = carry_step_sizes(step_size, Charts.of(self.library), charts, position, trace.label.ravel())
+            step_size = carry_step_sizes(step_size, Charts.of(known), charts, position, trace.label.ravel())
             if not self.fixed:
                 settings["num_steps"], step_size = quarter_turn(step_size, np.exp(log_weight))
-        fitted = self.library.with_charts(charts.location, charts.scale, log_weight=log_weight, step_size=step_size)
+        fitted = known.with_charts(charts.location, charts.scale, log_weight=log_weight, step_size=step_size)
         self.library = with_best_dof(fitted, position)
         some = slice(None, None, max(1, len(position) // 2000))
         settings["log_threshold"] = float(np.median(log_ratio_of(self.library, position[some], logdensity[some])))
@@ -132,7 +134,7 @@ class WarmUp:
         position, label = trace.position.reshape(-1, self.library.dim), trace.label.ravel()
         library = split_charts(self.library, position, label)
         if library.size > self.library.size:
-            self.library, self.curvature = library, Charts.of(library)
+            self.library, self.curvature = library, Charts.of(with_gaussian_base(library))
 
 
 def _label_moves(kernel: AbstractKernel, trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
