@@ -1,7 +1,5 @@
 """The warm-up as a whole: what a round learns, in which units."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from whmc.kernels.base import StepInfo
 from whmc.kernels.block import Trace
 from whmc.kernels.settings import arrays
 from whmc.modes.library import ModeLibrary
-from whmc.modes.refine import with_gaussian_base
 from whmc.warmup import warmup as warming
 
 DIM = 4
@@ -51,17 +48,6 @@ def test_a_step_that_is_right_stays_as_long_as_it_is_under_a_student_base():
     assert float(state.library.dof) < 10  # the base is a Student-t
     # the scale is learned from 3200 draws with infinite fourth moment: it moves by some percent
     assert max(lengths) / min(lengths) < 1.4, lengths
-
-
-def test_a_gaussian_base_of_the_same_covariance_undoes_the_student_base():
-    library = ModeLibrary.from_charts(np.zeros((1, 2)), np.diag([1.0, 2.0])[None], step_size=[0.4], dof=5.0)
-    plain = with_gaussian_base(library)
-    factor = np.sqrt(5 / 3)
-    assert np.isinf(float(plain.dof))
-    np.testing.assert_allclose(plain.charts().scale[0], np.diag([1.0, 2.0]) * factor)
-    np.testing.assert_allclose(plain.charts().step_size * plain.charts().scale[0, 0, 0], 0.4)
-    gaussian = dataclasses.replace(library, dof=jnp.asarray(np.inf))
-    assert with_gaussian_base(gaussian) is gaussian
 
 
 @pytest.mark.parametrize("far", [100.0, 1e6])
