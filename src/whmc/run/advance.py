@@ -42,6 +42,7 @@ def _frozen_blocks(state: RunState, target: Target, log: DrawLog, progress: Prog
     """Blocks of a kernel that does not change."""
     plan, newest = state.plan, state.newest
     missing = plan.draws - state.moment.num_drawn
+    progress.say("sampling", state.moment.num_drawn, plan.draws)  # speed is counted from here on
     began = time.perf_counter()
     for trace, chains in mover_of(state, target).blocks(state.chains, newest.kernel, newest.library, missing):
         log.append(trace)

@@ -7,7 +7,8 @@ from whmc.kernels.base import AbstractKernel
 from whmc.kernels.stored import StoredKernel
 from whmc.run.plan import Inputs, Plan
 from whmc.run.state import Learned, Moment, RunState
-from whmc.search.finders import AbstractFinder, StoredFinder
+from whmc.search.finders import AbstractFinder
+from whmc.search.stored import StoredFinder
 from whmc.storage.serialize import storable
 from whmc.storage.store import Store, StoreError
 

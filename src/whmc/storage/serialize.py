@@ -43,7 +43,7 @@ CLASSES = {
     "SearchReport": "whmc.search.report",
     "SearchState": "whmc.search.mode_search",
     "StepInfo": "whmc.kernels.base",
-    "StoredFinder": "whmc.search.finders",
+    "StoredFinder": "whmc.search.stored",
     "StoredKernel": "whmc.kernels.stored",
     "Tempered": "whmc.search.tempered",
     "ThroatSearch": "whmc.warmup.throat",
