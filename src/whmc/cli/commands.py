@@ -20,8 +20,9 @@ from whmc.cli import FIGURES, InputError, fail
 from whmc.cli.load_target import LoadedTarget, SourceError, load_target, recall_target, where
 from whmc.result import Result
 from whmc.run.load import load
+from whmc.run.plan import Plan
+from whmc.run.sample import default_warmup, sample_run
 from whmc.run.sample import resume as resume_run
-from whmc.run.sample import sample_run
 from whmc.search.find import search_modes
 from whmc.storage.serialize import Damaged
 from whmc.storage.store import Store, StoreError
@@ -141,18 +142,9 @@ def modes(chosen: argparse.Namespace) -> int:
 def sample(chosen: argparse.Namespace) -> int:
     """A run with a store, and its report."""
     loaded = _loaded(chosen)
-    result = sample_run(
-        loaded.target,
-        source=loaded.source,
-        adapt=chosen.adapt,
-        max_modes=chosen.max_modes,
-        seed=chosen.seed,
-        chains=chosen.chains,
-        draws=chosen.draws,
-        warmup=chosen.warmup,
-        store=chosen.out,
-        progress=_progress(chosen),
-    )
+    warmup = default_warmup(chosen.draws) if chosen.warmup is None else chosen.warmup
+    plan = Plan(chosen.adapt, chosen.max_modes, chosen.seed, chosen.chains, chosen.draws, warmup)
+    result = sample_run(loaded.target, plan, store=chosen.out, progress=_progress(chosen), source=loaded.source)
     return _finish(chosen, result, chosen.out)
 
 

@@ -9,7 +9,8 @@ from whmc.keys import Stream, stream_key
 from whmc.modes.curvature import curvature, spread
 from whmc.modes.library import DIAGONAL_FROM
 from whmc.search.finders import MultiStart
-from whmc.search.mode_search import Hunt
+from whmc.search.mode_search import run_finder, start_search
+from whmc.search.report import require_modes
 from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
 from whmc.target.folding import Fold, FoldedTarget
 from whmc.target.target import Target
@@ -40,10 +41,11 @@ def fold_target(
         require_symmetric(target, _around(target, locations, key))
         spent += NUM_AROUND * target.dim
     if locations is None:
-        hunt = Hunt(target, MAX_REPRESENTATIVES * len(target.group))
-        hunt.run(MultiStart(NUM_STARTS), stream_key(seed, Stream.FOLDING))
-        locations = np.asarray(hunt.finish().library.charts()[0])
-        spent += hunt.num_gradients
+        search = start_search(target, MAX_REPRESENTATIVES * len(target.group))
+        search = run_finder(search, target, MultiStart(NUM_STARTS), stream_key(seed, Stream.FOLDING))
+        require_modes(search)
+        locations = np.stack([peak.location for peak in search.peaks])
+        spent += search.num_gradients
     return FoldedTarget(target, _fold(target, locations)), spent + target.dim
 
 

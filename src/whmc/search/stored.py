@@ -4,7 +4,8 @@ import dataclasses
 
 from jaxtyping import Array
 
-from whmc.search.finders import AbstractFinder, DescentResult, KnownModes
+from whmc.search.descent import DescentResult, KnownModes
+from whmc.search.finders import AbstractFinder
 from whmc.target.target import Target
 
 
