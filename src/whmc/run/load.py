@@ -13,7 +13,7 @@ from whmc.run.regeneration import gather
 from whmc.run.sample import require_same
 from whmc.search.representatives import recalled
 from whmc.storage.draws_file import Record
-from whmc.storage.netcdf import forgotten, load_file
+from whmc.storage.netcdf import load_file, target_without_density
 from whmc.storage.store import Store, StoreError
 from whmc.target.target import Target
 
@@ -60,7 +60,7 @@ def load(path: str | Path, target: Target | None = None) -> Result:
             trace = gather(parts, library, plan.draws)
         counts = {name: adaptation[name] for name in ("num_updates", "num_behind")} if adaptation else {}
         return make_result(
-            target or forgotten({**settings["target"], "source": settings["source"]}),
+            target or target_without_density(settings["target"]),
             kernel if isinstance(kernel, AbstractKernel) else None,
             library,
             trace,
