@@ -1,8 +1,9 @@
-"""`file.py:name` as a target: for the command line."""
+"""`FILE.py:NAME` as a target: for the command line. Loading one runs the file."""
 
 import dataclasses
 import importlib.util
 import sys
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +14,25 @@ import numpy as np
 from whmc.frontends.pymc import from_pymc, is_pymc
 from whmc.target.target import Target
 
+OUTSIDE = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib")))
+"""Folders of code that is not the user's: whmc, Python itself, installed packages."""
+
 
 class SourceError(ValueError):
     """A source that gives no target, and why."""
 
 
+@dataclasses.dataclass(frozen=True)
+class LoadedTarget:
+    """A target, and what a run stores so that `whmc resume` finds it again."""
+
+    target: Target
+    source: dict[str, Any]
+
+
 def load_target(
     source: str, *, dim: int | None = None, starts: str | None = None, needs_starts: bool = False
-) -> Target:
+) -> LoadedTarget:
     """The target of that name in that file: a Target, a PyMC model, or a log density with `dim` and `starts`."""
     found = _load(source)
     if (isinstance(found, Target) or is_pymc(found)) and (dim is not None or starts is not None):
@@ -30,14 +42,17 @@ def load_target(
 
 def recall_target(source: Mapping[str, Any]) -> Target:
     """The target of a run, from what it remembers; what is a Target by now needs no dimension and no box."""
-    return _as_target(_load(source["target"]), source["target"], source.get("dim"), source.get("starts"), False)
+    found = _load(source["target"])
+    return _as_target(found, source["target"], source.get("dim"), source.get("starts"), False).target
 
 
-def _as_target(found: Any, source: str, dim: int | None, starts: str | None, needs_starts: bool) -> Target:
+def _as_target(found: Any, source: str, dim: int | None, starts: str | None, needs_starts: bool) -> LoadedTarget:
+    place, _, name = source.rpartition(":")
+    remembered: dict[str, Any] = {"target": f"{Path(place).resolve()}:{name}"}
     if is_pymc(found):
         found = from_pymc(found)
     if isinstance(found, Target):
-        return dataclasses.replace(found, source=_source(source))
+        return LoadedTarget(found, remembered)
     if not callable(found):
         raise SourceError(f"{source} is a {type(found).__name__}: name a whmc.Target, a PyMC model or a log density")
     if dim is None:
@@ -45,12 +60,7 @@ def _as_target(found: Any, source: str, dim: int | None, starts: str | None, nee
     if starts is None and needs_starts:
         raise SourceError(f"{source} is a function: say where to search for its modes, --starts=LOW:HIGH")
     box = None if starts is None else parse_starts(starts)
-    return Target(found, dim=dim, starts=box, source=_source(source) | {"dim": dim, "starts": starts})
-
-
-def _source(source: str) -> dict[str, Any]:
-    place, _, name = source.rpartition(":")
-    return {"target": f"{Path(place).resolve()}:{name}"}
+    return LoadedTarget(Target(found, dim=dim, starts=box), remembered | {"dim": dim, "starts": starts})
 
 
 def parse_starts(text: str) -> tuple[Any, Any]:
@@ -103,6 +113,7 @@ def where(error: BaseException, place: str | None = None) -> str:
 
 
 def _mine(filename: str, place: str | None) -> bool:
+    """Whether a line of a traceback is the user's own."""
     if place is not None:
         return Path(filename).name == Path(place).name
-    return "site-packages" not in filename and f"{Path(__file__).parent}/" not in filename and "<" not in filename
+    return "<" not in filename and not any(Path(filename).is_relative_to(folder) for folder in OUTSIDE)

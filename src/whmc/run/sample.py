@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import datetime
 import importlib.metadata
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,6 +75,46 @@ def sample(
 
     Ctrl-C while sampling returns what exists; pressed twice it aborts.
     """
+    return sample_run(
+        target,
+        source=None,
+        modes=modes,
+        finder=finder,
+        adapt=adapt,
+        max_modes=max_modes,
+        seed=seed,
+        chains=chains,
+        draws=draws,
+        warmup=warmup,
+        kernel=kernel,
+        initial=initial,
+        store=store,
+        progress=progress,
+    )
+
+
+def sample_run(
+    target: Target,
+    *,
+    source: Mapping[str, Any] | None,
+    modes: Numbers | ModeLibrary | None = None,
+    finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
+    adapt: Literal["warmup", "regeneration"] = "warmup",
+    max_modes: int = MAX_MODES,
+    seed: int = 0,
+    chains: int = 16,
+    draws: int = 1000,
+    warmup: int | None = None,
+    kernel: AbstractKernel | None = None,
+    initial: Numbers | None = None,
+    store: str | Path | None = None,
+    progress: bool | Progress | None = None,
+) -> Result:
+    """`sample` of a target whose source is known.
+
+    source: the file and the name that the command line took the target from; it is stored with the settings, so that
+        `whmc resume` finds the target again.
+    """
     require_count("draws", draws, 1)
     warmup = int(np.clip(draws // 10, 500, MOST_WARMUP)) if warmup is None else warmup
     for name, value, least in (("chains", chains, 1), ("warmup", warmup, 0), ("seed", seed, 0)):
@@ -106,7 +147,7 @@ def sample(
                 initial=at,
                 progress=view,
                 store=None if store is None else Store.create(store),
-                settings=_settings(target, plan, probed=store is not None),
+                settings=_settings(target, plan, source, probed=store is not None),
             )
             return _run(course)
 
@@ -211,17 +252,18 @@ PROBES = 4
 """Points of the start region at which a target is compared with itself."""
 
 
-def _settings(target: Target, plan: Plan, *, probed: bool) -> dict[str, Any]:
+def _settings(target: Target, plan: Plan, source: Mapping[str, Any] | None, *, probed: bool) -> dict[str, Any]:
     """What was asked for, of what, with which versions."""
     packages = ("jax", "jaxlib", "numpy", "scipy", "optimistix")
     described = {"dim": target.dim, "names": target.coordinates}
     settings: dict[str, Any] = {
         "whmc": __version__,
+        "started": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": {"python": platform.python_version()} | {n: importlib.metadata.version(n) for n in packages},
         "machine": f"{platform.system()} {platform.machine()}",
         "plan": dataclasses.asdict(plan),
         "target": described | {"constrained": target.constrained},
-        "source": None if target.source is None else dict(target.source),
+        "source": None if source is None else dict(source),
         "fold": None if target.fold is None else target.fold.plain(),
     }
     if probed and target.starts is not None:
