@@ -1,6 +1,9 @@
 """The command line: whole runs, and wrong input, each with one line that names the value and the remedy."""
 
+import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,13 +95,16 @@ WRONG = [
     (["sample", "{}/model.py:target", "--out", "{}/full"], "not empty: choose another"),
     (["sample", "{}/model.py:target", "--out", "{}/notes.txt"], "is a file: give a folder"),
     (["sample", "{}/model.py:target", "--out", "{}/notes.txt/run"], "cannot be made: Not a directory"),
-    (["resume", "{}/nothing"], "is no run of whmc"),
+    (["resume", "{}/nothing"], "nothing does not exist: give the folder of a run"),
     (["resume", "{}/full"], "is no run of whmc"),
     (["resume", "{}/run", "--draws", "10"], "the run has 200 already"),
     (["resume", "{}/run", "{}/model.py:shifted"], "the target is not the one of the run"),
     (["resume", "{}/run", "{}/gone.py:target"], "there is no file"),
     (["report", "{}/nothing"], "does not exist"),
     (["report", "{}/full"], "is no run of whmc"),
+    (["report", "{}/run", "{}/model.py:shifted"], "the target is not the one of the run"),
+    (["report", "{}/run", "{}/gone.py:target"], "there is no file"),
+    (["report", "{}/notes.txt", "--run-model"], "leave FILE.py:NAME and --run-model out"),
     (["report", "{}/notes.txt"], "no result of whmc, or damaged"),
     (["report", "{}/run", "--out", "{}/no/such/report.html"], "no folder"),
     (["check", "{}/none.py:target"], "there is no file"),
@@ -140,9 +146,105 @@ def test_a_run_its_result_and_its_report(folder, capsys):
     share = 1 / (1 + np.exp(-1))
     weight, error = found["modes"][0]["weight"], found["modes"][0]["weight_se"]
     assert abs(max(weight, 1 - weight) - share) < 5 * error
-    assert main(["report", f"{folder}/run", "--out", f"{folder}/again.html"]) == 0
-    assert "scale" in (folder / "again.html").read_text()
-    capsys.readouterr()
+
+
+def test_the_report_names_the_run_its_target_and_its_date(folder):
+    text = (folder / "run" / "report.html").read_text()
+    assert "<h1>run: 2 modes in 2 dimensions</h1>" in text and f"{folder}/model.py:target; started 20" in text
+
+
+def parameters_of(page):
+    """Names in the report's table of parameters."""
+    return re.findall(r'<th scope="row">([^<]*)</th>', page.read_text().split("Parameters over all modes")[-1])[:2]
+
+
+@contextlib.contextmanager
+def edited_model(folder, text):
+    """The file that the run names, with another text for a while."""
+    (folder / "model.py").write_text(text)
+    try:
+        yield
+    finally:
+        (folder / "model.py").write_text(MODEL)
+
+
+def test_neither_report_nor_load_runs_the_model(folder, tmp_path, capsys):
+    """The model leaves a mark when it is run."""
+    mark, run = tmp_path / "mark", folder / "run"
+    with edited_model(folder, f"open({str(mark)!r}, 'w').close()\n{MODEL}"):
+        assert main(["report", f"{run}", "--out", f"{tmp_path}/plain.html"]) == 0
+        with pytest.warns(UserWarning, match="values are unconstrained"):
+            assert whmc.load(run).draws.shape[-1] == 2
+        assert not mark.exists()
+        said = capsys.readouterr().err
+        assert main(["report", f"{run}", "--run-model", "--out", f"{tmp_path}/own.html"]) == 0
+        assert mark.exists() and not capsys.readouterr().err
+    assert (
+        said.count("\n") == 1 and f"--run-model`, which runs {folder}/model.py, or" in said and "FILE.py:NAME" in said
+    )
+    assert parameters_of(tmp_path / "plain.html") == ["x[0]", "x[1]"]
+    assert sorted(parameters_of(tmp_path / "own.html")) == ["place", "scale"]
+
+
+def test_report_with_a_given_target(folder, tmp_path, capsys):
+    (tmp_path / "moved.py").write_text(MODEL)
+    assert main(["report", f"{folder}/run", f"{tmp_path}/moved.py:target", "--out", f"{tmp_path}/given.html"]) == 0
+    assert not capsys.readouterr().err and sorted(parameters_of(tmp_path / "given.html")) == ["place", "scale"]
+
+
+CHANGED = {
+    "another density": (MODEL.replace("- 1)", "- 2)"), "the target is not the one of the run"),
+    "an error": ("1 / 0", "cannot be loaded: ZeroDivisionError"),
+    "an exit": ("import sys\nsys.exit(5)", "cannot be loaded: SystemExit"),
+    "no values": (MODEL.replace('"place": x[1]', '"place": {}["y"]'), "KeyError: 'y', model.py line"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_a_model_that_has_changed_is_no_reason_to_refuse_a_report(folder, tmp_path, capsys, change):
+    text, says = CHANGED[change]
+    with edited_model(folder, text):
+        assert main(["report", f"{folder}/run", "--run-model", "--out", f"{tmp_path}/page.html"]) == 0
+    said = capsys.readouterr().err
+    assert says in said and said.endswith("; values are shown unconstrained\n") and said.count("\n") == 1
+    assert parameters_of(tmp_path / "page.html") == ["x[0]", "x[1]"]
+
+
+CHATTY = """
+import os
+print("loaded")
+os.system("echo from another process")
+
+def constrain(x):
+    print("traced")
+    return {"scale": x[0] ** 2}
+"""
+
+
+def test_json_is_all_that_comes_on_standard_output(folder, tmp_path, capfd):
+    model = MODEL.replace("def constrain", "def unused").replace("import whmc\n", f"import whmc\n{CHATTY}", 1)
+    (tmp_path / "chatty.py").write_text(model)
+    assert main(["resume", f"{folder}/run", f"{tmp_path}/chatty.py:target", "--quiet", "--json"]) == 0
+    printed = capfd.readouterr()
+    assert list(json.loads(printed.out)["parameters"]) == ["scale"]
+    assert all(text in printed.err for text in ("loaded", "from another process", "traced"))
+
+
+def test_a_reader_who_leaves_is_no_error(folder, monkeypatch, capsys):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as nobody_reads:
+        monkeypatch.setattr(sys, "stdout", nobody_reads)
+        assert main(["check", f"{folder}/model.py:target"]) == 141
+    assert not capsys.readouterr().err
+
+
+def test_errors_of_whmc_name_no_line_of_code(folder, capsys):
+    """Only the user's own lines are named: whmc's and Python's say nothing to the user."""
+    assert main(["modes", f"{folder}/model.py:vector", "--dim", "2", "--starts=-1:1"]) == 2
+    assert not re.search(r"\.py line \d", capsys.readouterr().err)
+    assert main(["report", f"{folder}/run", "--out", f"{folder}/run"]) == 2
+    assert not re.search(r"\.py line \d", capsys.readouterr().err)
 
 
 def test_resume_makes_more_draws_of_the_same_chains(folder, capsys):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import whmc
 from whmc.cli import main
 
 SOURCE = Path(__file__).parent.parent / "src" / "whmc"
@@ -49,6 +50,28 @@ def test_imports_point_downward():
         here = ROOMS.index(module.partition(".")[0])
         for imported in _imports(path, modules):
             assert ROOMS.index(imported.partition(".")[0]) <= here, f"{module} imports {imported}"
+
+
+def test_public_modules_need_no_import_of_their_own():
+    """In a fresh process, where nothing else has imported them."""
+    code = "import whmc; print(whmc.testing.invariance_test, whmc.report.write_report, whmc.plots.pairs, whmc.paper)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_star_leaves_other_packages_alone():
+    space: dict = {}
+    exec("from whmc import *", space)
+    assert "sample" in space and not {"numpyro", "blackjax"} & space.keys()
+    assert whmc.numpyro.WHMC and whmc.blackjax.as_top_level_api and {"numpyro", "testing"} <= set(dir(whmc))
+
+
+def test_the_command_line_has_no_import_cycle():
+    modules = {name: path for name, path in _modules().items() if name.partition(".")[0] == "cli"}
+    reached = {name: _imports(path, modules) & modules.keys() for name, path in modules.items()}
+    for _ in modules:
+        reached = {name: seen.union(*(reached[one] for one in seen)) for name, seen in reached.items()}
+    assert [name for name, seen in reached.items() if name in seen] == []
 
 
 def test_files_are_small():

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from whmc.cli import FIGURES, main
+from whmc.cli import main
+from whmc.cli.arguments import FIGURES
 from whmc.paper.experiments import EXPERIMENTS, Settings
 from whmc.paper.problems import from_problem, mixture, unit_pair, welling_teh
 from whmc.paper.tally import KEPT, Tally

@@ -4,7 +4,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from whmc.frontends import blackjax, numpyro
+    from whmc import paper as paper
+    from whmc import plots as plots
+    from whmc import report as report
+    from whmc import testing as testing
+    from whmc.frontends import blackjax as blackjax
+    from whmc.frontends import numpyro as numpyro
     from whmc.frontends.blackbox import from_numpy
     from whmc.frontends.numpyro import from_numpyro
     from whmc.frontends.pymc import from_pymc
@@ -50,7 +55,6 @@ __all__ = [
     "Tempered",
     "Wormhole",
     "WormholeTrajectory",
-    "blackjax",
     "find_modes",
     "from_numpy",
     "from_numpyro",
@@ -58,7 +62,6 @@ __all__ = [
     "from_stan",
     "init",
     "load",
-    "numpyro",
     "resume",
     "sample",
     "search_modes",
@@ -84,7 +87,6 @@ _HOME = {
     "Tempered": "whmc.search.tempered",
     "Wormhole": "whmc.kernels.wormhole",
     "WormholeTrajectory": "whmc.kernels.trajectory",
-    "blackjax": "whmc.frontends.blackjax",
     "find_modes": "whmc.search.find",
     "from_numpy": "whmc.frontends.blackbox",
     "from_numpyro": "whmc.frontends.numpyro",
@@ -92,22 +94,34 @@ _HOME = {
     "from_stan": "whmc.frontends.stan",
     "init": "whmc.kernels.base",
     "load": "whmc.run.load",
-    "numpyro": "whmc.frontends.numpyro",
     "resume": "whmc.run.sample",
     "sample": "whmc.run.sample",
     "search_modes": "whmc.search.find",
 }
 
 
+_MODULES = {
+    "blackjax": "whmc.frontends.blackjax",
+    "numpyro": "whmc.frontends.numpyro",
+    "paper": "whmc.paper",
+    "plots": "whmc.plots",
+    "report": "whmc.report",
+    "testing": "whmc.testing",
+}
+"""Public modules. They are not in `__all__`: `from whmc import *` must not hide the packages numpyro and blackjax."""
+
+
 def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used: the package itself takes no time to import."""
-    if name not in _HOME:
+    if name in _MODULES:
+        value: Any = importlib.import_module(_MODULES[name])
+    elif name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    else:
         raise AttributeError(f"module 'whmc' has no attribute {name!r}")
-    home = importlib.import_module(_HOME[name])
-    value = getattr(home, name, home)  # a module stands for itself
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_MODULES])

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from functools import wraps
 from importlib.util import find_spec
@@ -16,8 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from whmc.cli import FIGURES, InputError, fail
+from whmc.cli.arguments import FIGURES
+from whmc.cli.as_json import as_json
+from whmc.cli.errors import InputError, fail
 from whmc.cli.load_target import LoadedTarget, SourceError, load_target, recall_target, where
+from whmc.cli.output import OutputClosed, model_prints_to_stderr, say
 from whmc.result import Result
 from whmc.run.load import load
 from whmc.run.plan import Plan
@@ -26,7 +30,6 @@ from whmc.run.sample import resume as resume_run
 from whmc.search.find import search_modes
 from whmc.storage.serialize import Damaged
 from whmc.storage.store import Store, StoreError
-from whmc.target.target import Target
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -41,6 +44,8 @@ def command(function: Command) -> Command:
         try:
             with _cache(not chosen.no_cache):
                 return function(chosen)
+        except OutputClosed:
+            raise
         except KeyboardInterrupt as stop:
             return _tell(chosen, stop, "interrupted", 130)
         except (InputError, SourceError, StoreError, Damaged, FileNotFoundError, IsADirectoryError) as error:
@@ -68,7 +73,7 @@ def _tell(chosen: argparse.Namespace, error: BaseException, message: str, code: 
 def _ours(error: BaseException) -> bool:
     """Whether whmc itself raised it, with a text made for the user."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parents[1])
 
 
 @contextlib.contextmanager
@@ -112,15 +117,17 @@ def demo(chosen: argparse.Namespace) -> int:
 @command
 def check(chosen: argparse.Namespace) -> int:
     """Ticks for what is right with a target."""
-    found = _loaded(chosen).target.check(seed=chosen.seed)
-    print(found)
+    with model_prints_to_stderr():
+        found = _loaded(chosen).target.check(seed=chosen.seed)
+    say(found)
     return 0 if found.passed else 2
 
 
 @command
 def modes(chosen: argparse.Namespace) -> int:
     """A search, and no more."""
-    search = search_modes(_loaded(chosen).target, seed=chosen.seed, max_modes=chosen.max_modes)
+    with model_prints_to_stderr():
+        search = search_modes(_loaded(chosen).target, seed=chosen.seed, max_modes=chosen.max_modes)
     location, _, log_weight, _ = search.library.charts()
     weight = np.exp(log_weight)
     if chosen.json:
@@ -128,58 +135,98 @@ def modes(chosen: argparse.Namespace) -> int:
             {"location": point.tolist(), "laplace_weight": float(share), "hits": int(hits)}
             for point, share, hits in zip(location, weight, search.hits, strict=True)
         ]
-        print(json.dumps({"modes": rows, "num_starts": search.num_starts, "unseen_chance": search.unseen_chance}))
+        say(json.dumps({"modes": rows, "num_starts": search.num_starts, "unseen_chance": search.unseen_chance}))
         return 0
-    print("mode   Laplace weight   hits   location")
+    say("mode   Laplace weight   hits   location")
     for k, (point, share, hits) in enumerate(zip(location, weight, search.hits, strict=True)):
-        print(f"{k:4d}   {share:14.4g}   {hits:4d}   {np.array2string(point, precision=4, threshold=8)}")
-    print(search)
-    print("Laplace weights are a first guess from peaks and curvatures: `whmc sample` measures them.")
+        say(f"{k:4d}   {share:14.4g}   {hits:4d}   {np.array2string(point, precision=4, threshold=8)}")
+    say(search)
+    say("Laplace weights are a first guess from peaks and curvatures: `whmc sample` measures them.")
     return 0
 
 
 @command
 def sample(chosen: argparse.Namespace) -> int:
     """A run with a store, and its report."""
-    loaded = _loaded(chosen)
-    warmup = default_warmup(chosen.draws) if chosen.warmup is None else chosen.warmup
-    plan = Plan(chosen.adapt, chosen.max_modes, chosen.seed, chosen.chains, chosen.draws, warmup)
-    result = sample_run(loaded.target, plan, store=chosen.out, progress=_progress(chosen), source=loaded.source)
+    with model_prints_to_stderr():
+        loaded = _loaded(chosen)
+        warmup = default_warmup(chosen.draws) if chosen.warmup is None else chosen.warmup
+        plan = Plan(chosen.adapt, chosen.max_modes, chosen.seed, chosen.chains, chosen.draws, warmup)
+        result = sample_run(loaded.target, plan, store=chosen.out, progress=_progress(chosen), source=loaded.source)
     return _finish(chosen, result, chosen.out)
 
 
 @command
 def resume(chosen: argparse.Namespace) -> int:
-    """The rest of a run, by the target that it remembers."""
+    """The rest of a run, by the target that it names or the one that is given; either is run."""
+    source = _source(chosen)
+    with model_prints_to_stderr():
+        result = resume_run(chosen.run, recall_target(source), draws=chosen.draws, progress=_progress(chosen))
+    return _finish(chosen, result, chosen.run)
+
+
+def _source(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Where the target of a run's folder is: as given on the command line, or as the folder names it."""
+    if not chosen.run.exists():
+        raise InputError(f"{chosen.run} does not exist: give the folder of a run")
     source = Store.open(chosen.run).settings()["source"] or {}
     if chosen.target is not None:
-        source = {**source, "target": chosen.target}
+        return {**source, "target": chosen.target}
     if "target" not in source:
         raise InputError(f"{chosen.run} was not made by `whmc sample`: say what it samples, FILE.py:NAME")
-    result = resume_run(chosen.run, recall_target(source), draws=chosen.draws, progress=_progress(chosen))
-    return _finish(chosen, result, chosen.run)
+    return source
 
 
 @command
 def report(chosen: argparse.Namespace) -> int:
-    """One HTML file."""
+    """One HTML file. The model is run only if the user names it, or asks for it by --run-model."""
     from whmc.report import write_report
 
-    default = chosen.run / "report.html" if chosen.run.is_dir() else chosen.run.with_suffix(".html")
-    source = Store.open(chosen.run).settings()["source"] if chosen.run.is_dir() else None
-    print(write_report(load(chosen.run, _if_there(source)), chosen.out or default))
+    run = chosen.run
+    page = chosen.out or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
+    with model_prints_to_stderr():
+        result, remark = _with_model(chosen) if chosen.target is not None or chosen.run_model else _without_model(run)
+        made = write_report(result, page, name=_name(run))
+    say(made)
+    if remark is not None:
+        print(f"whmc: {remark}", file=sys.stderr)
     return 0
 
 
-def _if_there(source: dict[str, Any] | None) -> Target | None:
-    """The target of a run: values as the model means them need its code; without it they are unconstrained."""
-    if source is None:
-        return None
+def _with_model(chosen: argparse.Namespace) -> tuple[Result, str | None]:
+    """The run with values as its model means them, or else as they are stored, and why."""
+    if chosen.run.is_file():
+        raise InputError(f"{chosen.run} has the model's own values already: leave FILE.py:NAME and --run-model out")
+    source = _source(chosen)
+    if chosen.target is not None:
+        return load(chosen.run, recall_target(source)), None
     try:
-        return recall_target(source)
-    except SourceError as error:
-        print(f"whmc: {error}; values are shown unconstrained", file=sys.stderr)
-        return None
+        result = load(chosen.run, recall_target(source))
+        result.constrained()
+    except Exception as error:  # a model may raise anything; what is wrong with the folder is raised below once more
+        said = str(error) if _ours(error) else where(error)
+        return _unconstrained(chosen.run), f"{said}; values are shown unconstrained"
+    return result, None
+
+
+def _without_model(run: Path) -> tuple[Result, str | None]:
+    """The run as it is stored, and how to get values as its model means them, if they differ."""
+    result = _unconstrained(run)
+    if not run.is_dir() or not result.settings["target"]["constrained"]:
+        return result, None
+    source = (result.settings["source"] or {}).get("target")
+    run_it = f"`whmc report {run} --run-model`, which runs {source.rpartition(':')[0]}, or " if source else ""
+    return result, (f"values are shown unconstrained; for the model's own: {run_it}`whmc report {run} FILE.py:NAME`")
+
+
+def _unconstrained(run: Path) -> Result:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "values are unconstrained")  # said in the words of the command line
+        return load(run)
+
+
+def _name(run: Path) -> str:
+    return run.resolve().name
 
 
 @command
@@ -194,75 +241,49 @@ def paper(chosen: argparse.Namespace) -> int:
         from whmc.paper.run import run_experiments
     except ImportError as error:
         raise ImportError(f"{error}: pip install 'whmc[paper]'") from error
-    run_experiments(
-        FIGURES if chosen.experiment == "all" else (chosen.experiment,),
-        chosen.out,
-        seconds=seconds,
-        chains=chosen.chains,
-        quick=chosen.quick,
-        seed=chosen.seed,
-        progress=_progress(chosen),
-    )
+    try:
+        run_experiments(
+            FIGURES if chosen.experiment == "all" else (chosen.experiment,),
+            chosen.out,
+            seconds=seconds,
+            chains=chosen.chains,
+            quick=chosen.quick,
+            seed=chosen.seed,
+            progress=_progress(chosen),
+        )
+    except BrokenPipeError as error:  # it prints tables as they come
+        raise OutputClosed from error
     return 0
 
 
 def _finish(chosen: argparse.Namespace, result: Result, folder: Path) -> int:
     """What is printed of a run, and its report."""
     made = folder / "report.html" if find_spec("matplotlib") is not None else None
-    if chosen.json:
-        print(json.dumps(as_json(result) | {"run": str(folder), "report": None if made is None else str(made)}))
-    else:
-        print(result.summary())
-        print(f"run: {folder}")
+    with model_prints_to_stderr():  # tables call the model's `constrain`
+        if chosen.json:
+            files = {"run": str(folder), "report": None if made is None else str(made)}
+            answer = json.dumps(as_json(result) | files)
+        else:
+            answer = f"{result.summary()}\nrun: {folder}"
+    say(answer)
     if made is not None:
         from whmc.report import write_report
 
-        write_report(result, made)
+        with model_prints_to_stderr():
+            write_report(result, made, name=_name(folder))
     if not chosen.json:
-        print(f"report: {made}" if made else "no report: matplotlib is not installed, pip install 'whmc[plots]'")
+        say(f"report: {made}" if made else "no report: matplotlib is not installed, pip install 'whmc[plots]'")
     if result.label.shape[1] < result.num_asked:
-        return fail(f"interrupted; the rest is made by: whmc resume {folder}", 130)
+        return fail(f"interrupted; continue with: whmc resume {folder}", 130)
     return 3 if chosen.strict and result.alarms else 0
 
 
-def as_json(result: Result) -> dict[str, Any]:
-    """A result in plain numbers, for other programs; NaN is null."""
-    table, parameters = result.modes, result.parameters
-    found = {
-        "modes": [
-            {
-                "weight": table.weight[k],
-                "weight_se": table.weight_se[k],
-                "log_evidence": table.log_evidence[k],
-                "log_evidence_se": table.log_evidence_se[k],
-                "location": table.location[k].tolist(),
-            }
-            for k in range(len(table))
-        ],
-        "log_evidence": result.log_evidence,
-        "log_evidence_se": result.log_evidence_se,
-        "parameters": {
-            name: {column: getattr(parameters, column)[n] for column in ("mean", "sd", "ess", "rhat")}
-            for n, name in enumerate(parameters.name)
-        },
-        "alarms": [
-            {"name": alarm.name, "figure": alarm.figure, "message": alarm.message, "remedy": alarm.remedy}
-            for alarm in result.alarms
-        ],
-        "chains": result.draws.shape[0],
-        "draws": result.draws.shape[1],
-        "num_gradients": result.num_gradients,
-        "num_regenerations": result.num_regenerations,
-        "seconds": result.timings.total,
-    }
-    return _without_nan(found)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_nan(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_without_nan(item) for item in value]
-    if isinstance(value, (float, np.floating)):
-        return float(value) if np.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value
+COMMANDS = {
+    "demo": demo,
+    "check": check,
+    "modes": modes,
+    "sample": sample,
+    "resume": resume,
+    "report": report,
+    "paper": paper,
+}

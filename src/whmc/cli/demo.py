@@ -6,11 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
+from whmc.cli.output import say
 from whmc.result import Result
 from whmc.run.sample import sample
 from whmc.testing.sensor import sensor_data, sensor_network
 
 DRAWS = 6000
+
+INTRODUCTION = """Eight sensors and three anchors; some distances between them, with noise. Where are the sensors?
+The modes, their number, shapes and weights are unknown: whmc is given the log density and a box.
+"""
 
 
 def run_demo(folder: Path, *, seed: int = 0, progress: bool | None = None) -> bool:
@@ -20,21 +25,22 @@ def run_demo(folder: Path, *, seed: int = 0, progress: bool | None = None) -> bo
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileNotFoundError(f"--out {folder}: {error.strerror}") from error
+    say(INTRODUCTION)
     began = time.perf_counter()
     result = sample(sensor_network(), seed=seed, draws=DRAWS, progress=progress)
     seconds = time.perf_counter() - began
     data = sensor_data()
-    print(_report(result, data, seconds))
-    print(f"\nresult:  {result.save(folder / 'result.nc')}")
+    say(_report(result, data, seconds))
+    say(f"\nresult:  {result.save(folder / 'result.nc')}")
     if find_spec("matplotlib") is None:
-        print("no picture and no report: matplotlib is not installed, pip install 'whmc[plots]'")
+        say("no picture and no report: matplotlib is not installed, pip install 'whmc[plots]'")
     else:
         from whmc.plots import save_sensors
         from whmc.report import write_report
 
         save_sensors(folder / "sensors.png", result, data)
-        print(f"picture: {folder / 'sensors.png'}")
-        print(f"report:  {write_report(result, folder / 'report.html')}")
+        say(f"picture: {folder / 'sensors.png'}")
+        say(f"report:  {write_report(result, folder / 'report.html', name='Sensor network')}")
     minor, _ = minor_mode(result)
     gap = result.log_evidence - data["reference"]["log_evidence_flat_prior"]
     return error_of_mean(result, data) < 0.01 and abs(minor - 0.107) < 0.02 and abs(gap) < 0.1
@@ -60,14 +66,11 @@ def _report(result: Result, data: dict, seconds: float) -> str:
     reference = data["reference"]["log_evidence_flat_prior"]
     return "\n".join(
         [
-            "Eight sensors and three anchors; some distances between them, with noise. Where are the sensors?",
-            "The modes, their number, shapes and weights are unknown: whmc is given the log density and a box.",
-            "",
             result.summary(),
             "",
             f"relative error of the mean (REM) {error_of_mean(result, data):.4f}; the paper reaches .02 after 500 s",
             f"sensor 0 is on its true side with probability {minor:.4f} ± {error:.4f}; reference .107 ± .01",
             f"log evidence {result.log_evidence:.3f} ± {result.log_evidence_se:.3f}; reference {reference:.3f} ± 0.005",
-            f"{seconds:.0f} s in all",
+            f"{seconds:.0f} s from the start of the search to the last draw",
         ]
     )

@@ -1,8 +1,9 @@
-"""`file.py:name` as a target: for the command line."""
+"""`FILE.py:NAME` as a target: for the command line. Loading one runs the file."""
 
 import dataclasses
 import importlib.util
 import sys
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,9 @@ import numpy as np
 
 from whmc.frontends.pymc import from_pymc, is_pymc
 from whmc.target.target import Target
+
+OUTSIDE = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib")))
+"""Folders of code that is not the user's: whmc, Python itself, installed packages."""
 
 
 class SourceError(ValueError):
@@ -109,6 +113,7 @@ def where(error: BaseException, place: str | None = None) -> str:
 
 
 def _mine(filename: str, place: str | None) -> bool:
+    """Whether a line of a traceback is the user's own."""
     if place is not None:
         return Path(filename).name == Path(place).name
-    return "site-packages" not in filename and f"{Path(__file__).parent}/" not in filename and "<" not in filename
+    return "<" not in filename and not any(Path(filename).is_relative_to(folder) for folder in OUTSIDE)

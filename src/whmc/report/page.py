@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from whmc.result import Result
 
 
-def write_report(result: "Result", path: str | Path) -> Path:
-    """Writes one HTML file with the alarms, tables and pictures of a result; it needs no network, and no other file."""
+def write_report(result: "Result", path: str | Path, *, name: str | None = None) -> Path:
+    """Writes one HTML file with the alarms, tables and pictures of a result; it needs no network, and no other file.
+
+    name: of the run, for the heading.
+    """
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
@@ -29,25 +32,23 @@ def write_report(result: "Result", path: str | Path) -> Path:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ImportError('the report needs matplotlib: pip install "whmc[plots]"') from error
-    content = page(result).encode("utf-8", "replace")  # a name may hold what UTF-8 cannot
+    content = page(result, name).encode("utf-8", "replace")  # a name may hold what UTF-8 cannot
     fresh = path.with_name(path.name + ".new")
     fresh.write_bytes(content)
     fresh.replace(path)
     return path
 
 
-def page(result: "Result") -> str:
+def page(result: "Result", name: str | None = None) -> str:
     """The whole file."""
-    chains, draws, dim = result.draws.shape
-    size = result.library.num_modes
+    heading = escape(_heading(result, name))
     sections = _sections(result)
     here = resources.files("whmc.report")
     return Template(here.joinpath("page.html").read_text("utf-8")).substitute(
-        title=f"{size} mode{'s' if size > 1 else ''} in {dim} dimensions: a report by whmc",
+        title=f"{heading}: a report by whmc",
         style=here.joinpath("page.css").read_text("utf-8"),
-        heading=f"{size} mode{'s' if size > 1 else ''} in {dim} dimension{'s' if dim > 1 else ''}",
-        subtitle=f"{chains} chain{'s' if chains > 1 else ''} of {draws} draws each, by wormhole Hamiltonian Monte Carlo"
-        + (f", of {escape(str(result.settings['source']['target']))}" if result.settings.get("source") else ""),
+        heading=heading,
+        subtitle=escape(_subtitle(result)),
         alarms=tables.alarms(result),
         contents="\n".join(f'<li><a href="#{key}">{title}</a></li>' for key, (title, _) in sections.items()),
         sections="\n".join(
@@ -56,6 +57,23 @@ def page(result: "Result") -> str:
             for key, (title, body) in sections.items()
         ),
         version=__version__,
+    )
+
+
+def _heading(result: "Result", name: str | None) -> str:
+    size, dim = result.library.num_modes, result.draws.shape[-1]
+    found = f"{size} mode{'s' if size > 1 else ''} in {dim} dimension{'s' if dim > 1 else ''}"
+    return found if name is None else f"{name}: {found}"
+
+
+def _subtitle(result: "Result") -> str:
+    """Size, target and date of the run, as far as they are known."""
+    chains, draws, _ = result.draws.shape
+    source, started = result.settings.get("source"), result.settings.get("started")
+    return (
+        f"{chains} chain{'s' if chains > 1 else ''} of {draws} draws each, by wormhole Hamiltonian Monte Carlo"
+        + (f", of {source['target']}" if source else "")
+        + (f"; started {started}" if started else "")
     )
 
 

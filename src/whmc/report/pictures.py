@@ -58,7 +58,7 @@ def pictures_of(result: "Result") -> Iterator[Picture]:
     if result.library.num_modes > 1:
         yield from _of_modes(result)
     yield _small(
-        result, "Evidence", "log evidence of the whole and of each mode, with two standard errors.",
+        result, "Evidence", "Log evidence of the whole and of each mode, with two standard errors.",
         alt_text.of_evidence, plots.evidences,
     )  # fmt: skip
     yield _pairs(result)

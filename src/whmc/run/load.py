@@ -30,13 +30,12 @@ def load(path: str | Path, target: Target | None = None) -> Result:
 
 
 def _from_file(path: Path, target: Target | None) -> Result:
-    fields = load_file(path)
+    fields, fold = load_file(path)
     if target is None:
         return Result(**fields)
     was = fields["target"]
     if target.dim != was.dim or target.coordinates != was.coordinates:
         raise ValueError(f"target has dimension {target.dim}, the result {was.dim}, or other names: give the run's")
-    fold = fields.pop("fold")
     return Result(**{**fields, "target": target if fold is None else FoldedTarget(target, fold)})
 
 

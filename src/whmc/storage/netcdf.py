@@ -2,7 +2,8 @@
 
 import hashlib
 import importlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import jax
 import numpy as np
 
 from whmc.kernels.base import StepInfo
-from whmc.storage.serialize import Damaged, NotPlain, encode, pack, unpack
+from whmc.storage.serialize import Damaged, pack, storable, unpack
+from whmc.target.folding import Fold
 from whmc.target.target import Target
 
 if TYPE_CHECKING:
@@ -18,33 +20,59 @@ if TYPE_CHECKING:
 
     from whmc.result import Result
 
-NUMBERS = ("num_warmup_gradients", "num_failed", "seed", "num_updates", "num_behind", "num_asked")
+NUMBERS = ("num_failed", "seed", "num_updates", "num_behind", "num_asked")
 MODES = ("weight", "weight_se", "log_evidence", "log_evidence_se", "visits", "jumps_in", "jumps_out", "num_charts")
-OBJECTS = ("library", "kernel", "timings", "search", "work", "settings")
+OBJECTS = ("library", "kernel", "timings", "gradients", "search", "work", "settings")
+
+
+AXES = ("chain", "draw")
 
 
 def to_datatree(result: "Result") -> "xarray.DataTree":
     """The groups that ArviZ knows: posterior, sample_stats, unconstrained_posterior; and `modes`."""
     import xarray
 
-    target = result.target
-    axes = ("chain", "draw")
-    values = result.constrained()
-    dims = {name: tuple((target.dims or {}).get(name, ())) for name in values}
-    posterior = {}
-    for given, rows in values.items():
-        name = _safe(given)
-        if name in posterior or name in axes:
-            raise ValueError(f"a parameter is named {given!r}, which a file cannot hold beside the others: rename it")
-        own = dims[given] or tuple(f"{name}_dim_{n}" for n in range(rows.ndim - 2))
-        posterior[name] = ((*axes, *own), rows)
-    used = {dim for one, _ in posterior.values() for dim in one}
-    coords = {name: list(places) for name, places in (target.coords or {}).items() if name in used}
     chains, draws = result.label.shape
     here = {"chain": np.arange(chains), "draw": np.arange(draws)}
-    stats: dict[str, Any] = {
+    coordinate = {"coordinate": result.target.coordinates}
+    attributes = {
+        "inference_library": "whmc",
+        "log_evidence": result.log_evidence,
+        "log_evidence_se": result.log_evidence_se,
+        "alarms": "\n".join(map(str, result.alarms)),
+    }
+    posterior, coords = _posterior(result)
+    position = {"position": ((*AXES, "coordinate"), result.draws)}
+    groups = {
+        "/posterior": xarray.Dataset(posterior, {**here, **coords}, attributes),
+        "/sample_stats": xarray.Dataset({k: (AXES, v) for k, v in _stats(result).items()}, here, attributes),
+        "/unconstrained_posterior": xarray.Dataset(position, {**here, **coordinate}),
+        "/modes": xarray.Dataset(_modes(result), {"mode": np.arange(len(result.modes)), **coordinate}),
+    }
+    return xarray.DataTree.from_dict(groups)
+
+
+def _posterior(result: "Result") -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Named values with their dimensions, and the coordinates of those dimensions."""
+    target, values = result.target, result.constrained()
+    dims = {given: tuple((target.dims or {}).get(given, ())) for given in values}
+    dimension = file_names(dict.fromkeys(dim for own in dims.values() for dim in own), "dimension")
+    name = file_names(values, "parameter")
+    posterior = {}
+    for given, rows in values.items():
+        unnamed = tuple(f"{name[given]}_dim_{n}" for n in range(rows.ndim - len(AXES)))
+        posterior[name[given]] = ((*AXES, *(tuple(dimension[dim] for dim in dims[given]) or unnamed)), rows)
+    clash = {dim for own, _ in posterior.values() for dim in own} & posterior.keys()
+    if clash:
+        raise ValueError(f"{min(clash)!r} is the name of a parameter and of a dimension: rename one of them")
+    places = target.coords or {}
+    return posterior, {dimension[dim]: list(places[dim]) for dim in dimension if dim in places}
+
+
+def _stats(result: "Result") -> dict[str, np.ndarray]:
+    """What is known of each draw. There is no `energy`, which ArviZ expects to hold kinetic energy too."""
+    stats = {
         "lp": result.logdensity,
-        "energy": -result.logdensity,
         "mode": result.label,
         "chart": result.chart,
         "log_mixture": result.log_mixture,
@@ -53,38 +81,40 @@ def to_datatree(result: "Result") -> "xarray.DataTree":
     }
     for move, info in result.steps.items():
         stats |= {f"{move}_{name}": getattr(info, name) for name in StepInfo.__annotations__}
+    return stats
+
+
+def _modes(result: "Result") -> dict[str, Any]:
     table = result.modes
-    modes = {
-        "location": (("mode", "coordinate"), table.location),
-        **{name: (("mode",), getattr(table, name)) for name in MODES},
-    }
-    attributes = {
-        "inference_library": "whmc",
-        "log_evidence": result.log_evidence,
-        "log_evidence_se": result.log_evidence_se,
-        "alarms": "\n".join(map(str, result.alarms)),
-    }
-    groups = {
-        "/posterior": xarray.Dataset(posterior, {**here, **coords}, attributes),
-        "/sample_stats": xarray.Dataset({k: (axes, v) for k, v in stats.items()}, here, attributes),
-        "/unconstrained_posterior": xarray.Dataset(
-            {"position": ((*axes, "coordinate"), result.draws)}, {**here, "coordinate": target.coordinates}
-        ),
-        "/modes": xarray.Dataset(modes, {"mode": np.arange(len(table)), "coordinate": target.coordinates}),
-    }
-    return xarray.DataTree.from_dict(groups)
+    columns = {name: (("mode",), getattr(table, name)) for name in MODES}
+    return {"location": (("mode", "coordinate"), table.location), **columns}
 
 
-def _safe(name: str) -> str:
-    """A name that files take: there "/" parts groups."""
-    return name.replace("/", "_").replace("\0", "") or "_"
+def file_names(names: Iterable[str], kind: str) -> dict[str, str]:
+    """The name in a file of each name. netCDF takes no "/", which separates groups, and neither "." nor "..".
+
+    kind: what they name, for the errors: no file holds a NUL, or one name twice.
+    """
+    found: dict[str, str] = {}
+    used = {axis: f"the axis {axis!r}" for axis in AXES}
+    for name in names:
+        if "\0" in name:
+            raise ValueError(f"the {kind} {name!r} has a NUL in its name, which no file can hold: rename it")
+        in_file = name.replace("/", "_")
+        in_file = in_file.replace(".", "_") if in_file in (".", "..") else in_file or "_"
+        if in_file in used:
+            raise ValueError(f"the {kind} {name!r} is {in_file!r} in a file, as is {used[in_file]}: rename one of them")
+        found[name], used[in_file] = in_file, f"the {kind} {name!r}"
+    return found
 
 
 def to_arviz(result: "Result") -> Any:
     """What the ArviZ that is installed calls a result: a DataTree, or before version 1 an InferenceData."""
     tree = to_datatree(result)
     try:
-        arviz = importlib.import_module("arviz")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # once a day ArviZ announces its next version
+            arviz = importlib.import_module("arviz")
     except ImportError:
         return tree
     if "InferenceData" not in vars(arviz):  # later ones answer to the name, with a warning and something else
@@ -114,12 +144,13 @@ def _remembered(result: "Result") -> dict[str, Any]:
     """All of a result but its draws and its target's code."""
     target = result.target
     remembered: dict[str, Any] = {name: getattr(result, name) for name in (*NUMBERS, *OBJECTS)}
-    try:
-        encode(result.kernel, {})
-    except NotPlain:
+    if not storable(result.kernel):
         remembered["kernel"] = None
+    values = result.constrained()
     remembered["moves"] = list(result.steps)
-    remembered["digest"] = _digest(vars(result), result.constrained())
+    remembered["parameters"] = file_names(values, "parameter")
+    remembered["digest"] = _digest(vars(result), values)
+    remembered["fold"] = target.fold
     remembered["target"] = {
         "dim": target.dim,
         "names": target.coordinates,
@@ -142,14 +173,14 @@ def _digest(fields: Mapping[str, Any], values: Mapping[str, np.ndarray]) -> str:
         for rows in array:  # chain by chain: draws may be larger than the memory
             digest.update(np.ascontiguousarray(rows).astype(float).tobytes())
     for name, one in sorted(values.items()):
-        digest.update(f"{_safe(name)} {one.dtype} {one.shape}".encode())
+        digest.update(f"{name} {one.dtype} {one.shape}".encode())
         for rows in one:
             digest.update(np.ascontiguousarray(rows).tobytes())
     return digest.hexdigest()
 
 
-def load_file(path: Path) -> dict[str, Any]:
-    """The fields of the result that `save` was given; the log density itself is not stored."""
+def load_file(path: Path) -> tuple[dict[str, Any], Fold | None]:
+    """The fields of the result that `save` was given, and the fold of its target; the log density is not stored."""
     import xarray
 
     try:
@@ -161,7 +192,7 @@ def load_file(path: Path) -> dict[str, Any]:
         raise Damaged(f"{path} is no result of whmc, or damaged: {error}") from error
     if _digest(fields, fields["named"]) != remembered["digest"]:
         raise Damaged(f"{path} is damaged: the checksum of its draws does not agree")
-    return fields
+    return fields, remembered["fold"]
 
 
 def _fields(tree: "xarray.DataTree", remembered: dict[str, Any]) -> dict[str, Any]:
@@ -173,13 +204,13 @@ def _fields(tree: "xarray.DataTree", remembered: dict[str, Any]) -> dict[str, An
         for move in remembered["moves"]
     }
     return dict(
-        target=forgotten(remembered["target"]),
+        target=target_without_density(remembered["target"]),
         draws=_array(tree, "/unconstrained_posterior", "position"),
         chart=stat("chart"),
         logdensity=stat("lp"),
         log_mixture=stat("log_mixture"),
         steps=steps,
-        named={str(name): rows.values for name, rows in tree["/posterior"].data_vars.items()},
+        named={given: _array(tree, "/posterior", name) for given, name in remembered["parameters"].items()},
         **{name: remembered[name] for name in (*NUMBERS, *OBJECTS)},
     )
 
@@ -188,16 +219,16 @@ def _array(tree: "xarray.DataTree", group: str, name: str) -> np.ndarray:
     return np.asarray(tree[group].dataset[name].values)
 
 
-def forgotten(target: dict[str, Any]) -> Target:
-    """A target whose function is not known any more."""
+def target_without_density(described: Mapping[str, Any]) -> Target:
+    """A target with the names and shapes of one that was stored; its log density raises, since code is not stored."""
 
     def logdensity(position: Any) -> Any:
         raise RuntimeError("this result was loaded, and the log density is not stored: give load(..., target=)")
 
     return Target(
         logdensity,
-        dim=target["dim"],
-        names=target["names"] or None,
-        dims=target.get("dims") or None,
-        coords=target.get("coords") or None,
+        dim=described["dim"],
+        names=described["names"] or None,
+        dims=described.get("dims") or None,
+        coords=described.get("coords") or None,
     )
