@@ -4,7 +4,9 @@ The search for modes and the warm-up of whmc are made once, in `init`; after tha
 every step that MCMC asks for, in its warm-up or after, is one and the same exact step.
 """
 
+import collections
 import dataclasses
+import hashlib
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,24 +19,42 @@ from jaxtyping import Array
 from whmc.frontends.numpyro import Model, read_model, require_density
 from whmc.kernels.base import AbstractKernel, ChainState, init
 from whmc.kernels.block import Trace
-from whmc.kernels.settings import arrays, infos, move_names
-from whmc.modes.curvature import library_at
+from whmc.kernels.settings import arrays, infos
 from whmc.modes.library import ModeLibrary
-from whmc.result import Result, Timings
-from whmc.run.course import Course, Plan, make_result
+from whmc.result import Result
+from whmc.run.advance import with_evidence
+from whmc.run.outcome import make_result
+from whmc.run.plan import Plan
+from whmc.run.prepare import prepare
 from whmc.run.progress import Progress
-from whmc.run.sample import MOST_WARMUP, work_evidence
+from whmc.run.sample import MOST_WARMUP, begin
+from whmc.run.state import RunState, Version
 from whmc.search.find import MAX_MODES, require_finders
 from whmc.search.finders import AbstractFinder
-from whmc.search.mode_search import Search
+from whmc.search.report import SearchReport
 from whmc.target.check import require_count
 from whmc.target.target import Numbers, Target
 
 LEAST_WARMUP = 500
 """Steps in which whmc learns charts and weights at least, as in `whmc.sample`; NUTS is content with fewer."""
 
+MAX_PREPARED = 4
+"""Data sets whose modes and tuned kernels are kept; for an older one the search is made again."""
+
 MCMCKernel: Any = importlib.import_module("numpyro.infer.mcmc").MCMCKernel
 is_prng_key: Any = importlib.import_module("numpyro.util").is_prng_key
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class DataNumber:
+    """Which data a chain samples.
+
+    MCMC keeps what it has compiled by the identity of arrays, which may hold new numbers by now. A state with another
+    DataNumber has another structure, so that its step is compiled again.
+    """
+
+    number: int
 
 
 class WHMCState(NamedTuple):
@@ -43,7 +63,7 @@ class WHMCState(NamedTuple):
     z: unconstrained values of the sites. potential_energy: minus the log density. mode: where the chain is.
     accept_prob: acceptance probability of the local move. num_steps: gradients that the step took. diverging: whether
     the local move lost all energy, or came where there is no density. trace: what a Result is made of. chain, rng_key:
-    what the next step needs.
+    what the next step needs. data: which data the chain samples.
     """
 
     z: dict[str, Any]
@@ -55,24 +75,27 @@ class WHMCState(NamedTuple):
     trace: tuple[Any, ...]
     chain: ChainState
     rng_key: Any
+    data: DataNumber
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
     """A model whose modes are found and whose kernel is tuned. `model`, `target`, `kernel` and `library` are in the
-    user's precision, in which MCMC runs; `course` has all of it in float64."""
+    user's precision, in which MCMC runs; `run` and `run_target` are whmc's own, in float64."""
 
     model: Model
     target: Target
     kernel: AbstractKernel
     library: ModeLibrary
-    course: Course
+    run: RunState
+    run_target: Target
+    data: DataNumber
 
     def start(self, rng_key: Array, params: Any) -> WHMCState:
         """A chain where one of the warm-up's chains ended, or at unconstrained values that are given."""
         rng_key, pick = jax.random.split(rng_key)
         if params is None:
-            ends = jnp.asarray(np.asarray(self.course.run.states.position), float)
+            ends = jnp.asarray(np.asarray(self.run.chains.states.position), float)
             position = ends[jax.random.randint(pick, (), 0, len(ends))]
         else:
             position = self.model.flatten(params)
@@ -100,26 +123,18 @@ class Prepared:
             trace=(chain.position, chain.logdensity, chain.log_mixture, chain.label, info),  # ArviZ skips tuples
             chain=chain,
             rng_key=rng_key,
+            data=self.data,
         )
 
     def result(self, trace: Trace, num_asked: int) -> Result:
         """The result of whmc, from the record of all chains, (draws, chains, ...). In float64."""
-        course = self.course
         failed = sum(int(np.sum(part.num_failed)) for part in infos(trace.info))
-        made = make_result(
-            course.target,
-            arrays(self.kernel),
-            self.library.rebuilt(),
-            trace,
-            moves=move_names(self.kernel),
-            seed=course.plan.seed,
-            num_asked=num_asked,
-            timings=Timings(**course.seconds),
-            num_warmup_gradients=course.warm_gradients,
-            num_failed=course.run.num_failed + failed,
-            search=course.report(),
-        )
-        return work_evidence(made)
+        version = Version(arrays(self.kernel), self.library.rebuilt())
+        plan = dataclasses.replace(self.run.plan, draws=num_asked)
+        state = dataclasses.replace(self.run, plan=plan).with_learned(versions=(version,)).charged(num_failed=failed)
+        made = make_result(state, self.run_target, trace, version.kernel, {})
+        state = with_evidence(state, self.run_target, made)
+        return make_result(state, self.run_target, trace, version.kernel, {})
 
 
 class WHMC(MCMCKernel):
@@ -158,7 +173,8 @@ class WHMC(MCMCKernel):
         self.model = model
         self._modes, self._finder, self._max_modes, self._kernel = modes, finder, max_modes, kernel
         self._chains, self._warmup, self._progress = chains, warmup, progress
-        self._known: list[tuple[list[Any], Prepared]] = []
+        self._known: collections.OrderedDict[tuple[Any, ...], Prepared] = collections.OrderedDict()
+        self._num_prepared = 0
         self._last: Prepared | None = None
 
     sample_field = "z"
@@ -207,7 +223,7 @@ class WHMC(MCMCKernel):
     @property
     def target(self) -> Target:
         """The model that was run last, as whmc sees it."""
-        return self._current().course.target
+        return self._current().run_target
 
     @property
     def library(self) -> ModeLibrary:
@@ -215,9 +231,9 @@ class WHMC(MCMCKernel):
         return self._current().library
 
     @property
-    def search(self) -> Search | None:
+    def search(self) -> SearchReport | None:
         """The account of the search for them."""
-        return self._current().course.report()
+        return self._current().run.search_report
 
     def result(self, mcmc: Any) -> Result:
         """The run of `mcmc` as a Result of whmc: modes, weights, evidence, alarms; after `mcmc.run(...)`."""
@@ -238,6 +254,7 @@ class WHMC(MCMCKernel):
 
     def _prepare(self, rng_key: Any, num_warmup: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
         """The search and the warm-up, in float64, then what MCMC runs, in the user's precision."""
+        content = _content(args, kwargs)
         warmup = int(np.clip(num_warmup, LEAST_WARMUP, MOST_WARMUP)) if self._warmup is None else self._warmup
         seed = int(jax.random.bits(rng_key, dtype=jnp.uint32))
         view = Progress(self._progress)
@@ -245,28 +262,31 @@ class WHMC(MCMCKernel):
             with jax.enable_x64(True):
                 model = read_model(self.model, args, kwargs)
                 require_density(model)
-                target = model.target()
                 plan = Plan(max_modes=self._max_modes, seed=seed, chains=self._chains, warmup=warmup)
-                known = None if self._modes is None else _library(target, self._modes)
-                course = Course(
-                    target, plan, known=known, finder=self._finder, kernel=self._kernel, progress=view
-                ).prepare()
+                run_target, state = begin(
+                    model.target(), plan, modes=self._modes, finder=self._finder, kernel=self._kernel
+                )
+                state = prepare(state, run_target, view)
         finally:
             view.close()
+        target = run_target
         if jnp.result_type(float) != jnp.float64:
             model = read_model(self.model, args, kwargs)
             target = model.target()
-        prepared = Prepared(model, target, arrays(course.warm.kernel), course.warm.library.rebuilt(), course)
-        self._known.append((_leaves(args, kwargs), prepared))
+        self._num_prepared += 1
+        kernel, library = arrays(state.newest.kernel), state.newest.library.rebuilt()
+        prepared = Prepared(model, target, kernel, library, state, run_target, DataNumber(self._num_prepared))
+        self._known[content] = prepared
+        if len(self._known) > MAX_PREPARED:
+            self._known.popitem(last=False)
         return prepared
 
     def _find(self, args: Any, kwargs: Any, dtype: Any = None) -> Prepared | None:
-        """What was prepared for these very data, in the precision in force unless told."""
-        wanted = _leaves(args, kwargs, dtype)
-        for leaves, prepared in self._known:
-            if len(leaves) == len(wanted) and all(a is b or _equal(a, b) for a, b in zip(leaves, wanted, strict=True)):
-                return prepared
-        return None
+        """What was prepared for data with this content, in the precision in force unless told."""
+        content = _content(args, kwargs, dtype)
+        if content in self._known:
+            self._known.move_to_end(content)
+        return self._known.get(content)
 
     def _require(self, args: Any, kwargs: Any) -> Prepared:
         prepared = self._find(args, kwargs)
@@ -279,28 +299,39 @@ class WHMC(MCMCKernel):
 
     def __getstate__(self) -> dict[str, Any]:
         # compiled functions cannot be pickled: a copy looks for the modes again
-        return {**self.__dict__, "_known": [], "_last": None}
+        return {**self.__dict__, "_known": collections.OrderedDict(), "_last": None}
 
 
-def _leaves(args: Any, kwargs: Any, dtype: Any = None) -> list[Any]:
-    """All that a run depends on: the data and the precision."""
+def _content(args: Any, kwargs: Any, dtype: Any = None) -> tuple[Any, ...]:
+    """All that a run depends on, to be compared: the data and the precision.
+
+    Arrays count by their numbers, not as objects: their owner may write new numbers into them.
+    """
     leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs or {})))
-    return [str(dtype or jnp.result_type(float)), structure, *leaves]
+    return (str(dtype or jnp.result_type(float)), structure, *map(_leaf_content, leaves))
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Plain values are compared; arrays, which may be large, must be the same objects."""
-    plain = (bool, int, float, str, jax.tree_util.PyTreeDef)
-    return isinstance(one, plain) and type(one) is type(other) and one == other
+def _leaf_content(leaf: Any) -> Any:
+    if isinstance(leaf, (bool, int, float, str)):
+        return type(leaf), leaf
+    numbers = isinstance(leaf, (np.ndarray, jax.Array)) and not isinstance(leaf, jax.core.Tracer)
+    if not numbers or not isinstance(leaf.dtype, np.dtype) or leaf.dtype.hasobject:
+        return _Itself(leaf)
+    array = np.ascontiguousarray(leaf)
+    return str(array.dtype), np.shape(leaf), hashlib.sha256(array.tobytes()).hexdigest()
 
 
-def _library(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:
-    """What is known of the modes, in float64."""
-    if not isinstance(modes, ModeLibrary):
-        return library_at(target, modes)
-    if modes.dim != target.dim or modes.size == 0:
-        raise ValueError(f"modes has {modes.size} charts of dimension {modes.dim}: the model has {target.dim}")
-    return modes.rebuilt()
+class _Itself:
+    """An object whose content cannot be compared: equal to nothing but itself."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
 
 
 def _wide(leaf: Any) -> np.ndarray:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from whmc.estimate.annealed_evidence import GOOD, annealed_evidence
+from whmc.estimate.annealed_evidence import annealed_evidence, needs_annealing
 from whmc.keys import Stream, stream_key
 from whmc.result import Gradients, Result, Timings
 from whmc.run.chains import cost_of
@@ -60,14 +60,13 @@ def _frozen_blocks(state: RunState, target: Target, log: DrawLog, progress: Prog
 
 def with_evidence(state: RunState, target: Target, result: Result) -> RunState:
     """The state with the evidence by annealing, if that by the bridge is not good enough."""
-    # NaN, which is no bridge at all, is not good either
-    if state.moment.work is not None or result.evidence.method == "none" or result.evidence.se <= GOOD:
+    if state.moment.work is not None or not needs_annealing(result.evidence):
         return state
     began = time.perf_counter()
     key = stream_key(state.plan.seed, Stream.EVIDENCE)
-    work, num_gradients = annealed_evidence(target, state.newest.library, state.newest.kernel, result.draws, key)
+    work = annealed_evidence(target, state.newest.library, state.newest.kernel, result.draws, key)
     seconds = Timings(evidence=time.perf_counter() - began)
-    state = state.charged(Gradients(evidence=num_gradients), seconds)
+    state = state.charged(Gradients(evidence=work.num_gradients), seconds)
     return state.at(work=work) if np.isfinite(work.se) else state
 
 
