@@ -4,7 +4,9 @@ The search for modes and the warm-up of whmc are made once, in `init`; after tha
 every step that MCMC asks for, in its warm-up or after, is one and the same exact step.
 """
 
+import collections
 import dataclasses
+import hashlib
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -33,8 +35,23 @@ from whmc.target.target import Numbers, Target
 LEAST_WARMUP = 500
 """Steps in which whmc learns charts and weights at least, as in `whmc.sample`; NUTS is content with fewer."""
 
+MAX_PREPARED = 4
+"""Data sets whose modes and tuned kernels are kept; for an older one the search is made again."""
+
 MCMCKernel: Any = importlib.import_module("numpyro.infer.mcmc").MCMCKernel
 is_prng_key: Any = importlib.import_module("numpyro.util").is_prng_key
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class DataNumber:
+    """Which data a chain samples.
+
+    MCMC keeps what it has compiled by the identity of arrays, which may hold new numbers by now. A state with another
+    DataNumber has another structure, so that its step is compiled again.
+    """
+
+    number: int
 
 
 class WHMCState(NamedTuple):
@@ -43,7 +60,7 @@ class WHMCState(NamedTuple):
     z: unconstrained values of the sites. potential_energy: minus the log density. mode: where the chain is.
     accept_prob: acceptance probability of the local move. num_steps: gradients that the step took. diverging: whether
     the local move lost all energy, or came where there is no density. trace: what a Result is made of. chain, rng_key:
-    what the next step needs.
+    what the next step needs. data: which data the chain samples.
     """
 
     z: dict[str, Any]
@@ -55,6 +72,7 @@ class WHMCState(NamedTuple):
     trace: tuple[Any, ...]
     chain: ChainState
     rng_key: Any
+    data: DataNumber
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,6 +85,7 @@ class Prepared:
     kernel: AbstractKernel
     library: ModeLibrary
     course: Course
+    data: DataNumber
 
     def start(self, rng_key: Array, params: Any) -> WHMCState:
         """A chain where one of the warm-up's chains ended, or at unconstrained values that are given."""
@@ -100,6 +119,7 @@ class Prepared:
             trace=(chain.position, chain.logdensity, chain.log_mixture, chain.label, info),  # ArviZ skips tuples
             chain=chain,
             rng_key=rng_key,
+            data=self.data,
         )
 
     def result(self, trace: Trace, num_asked: int) -> Result:
@@ -158,7 +178,8 @@ class WHMC(MCMCKernel):
         self.model = model
         self._modes, self._finder, self._max_modes, self._kernel = modes, finder, max_modes, kernel
         self._chains, self._warmup, self._progress = chains, warmup, progress
-        self._known: list[tuple[list[Any], Prepared]] = []
+        self._known: collections.OrderedDict[tuple[Any, ...], Prepared] = collections.OrderedDict()
+        self._num_prepared = 0
         self._last: Prepared | None = None
 
     sample_field = "z"
@@ -238,6 +259,7 @@ class WHMC(MCMCKernel):
 
     def _prepare(self, rng_key: Any, num_warmup: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prepared:
         """The search and the warm-up, in float64, then what MCMC runs, in the user's precision."""
+        content = _content(args, kwargs)
         warmup = int(np.clip(num_warmup, LEAST_WARMUP, MOST_WARMUP)) if self._warmup is None else self._warmup
         seed = int(jax.random.bits(rng_key, dtype=jnp.uint32))
         view = Progress(self._progress)
@@ -256,17 +278,20 @@ class WHMC(MCMCKernel):
         if jnp.result_type(float) != jnp.float64:
             model = read_model(self.model, args, kwargs)
             target = model.target()
-        prepared = Prepared(model, target, arrays(course.warm.kernel), course.warm.library.rebuilt(), course)
-        self._known.append((_leaves(args, kwargs), prepared))
+        self._num_prepared += 1
+        kernel, library = arrays(course.warm.kernel), course.warm.library.rebuilt()
+        prepared = Prepared(model, target, kernel, library, course, DataNumber(self._num_prepared))
+        self._known[content] = prepared
+        if len(self._known) > MAX_PREPARED:
+            self._known.popitem(last=False)
         return prepared
 
     def _find(self, args: Any, kwargs: Any, dtype: Any = None) -> Prepared | None:
-        """What was prepared for these very data, in the precision in force unless told."""
-        wanted = _leaves(args, kwargs, dtype)
-        for leaves, prepared in self._known:
-            if len(leaves) == len(wanted) and all(a is b or _equal(a, b) for a, b in zip(leaves, wanted, strict=True)):
-                return prepared
-        return None
+        """What was prepared for data with this content, in the precision in force unless told."""
+        content = _content(args, kwargs, dtype)
+        if content in self._known:
+            self._known.move_to_end(content)
+        return self._known.get(content)
 
     def _require(self, args: Any, kwargs: Any) -> Prepared:
         prepared = self._find(args, kwargs)
@@ -279,19 +304,39 @@ class WHMC(MCMCKernel):
 
     def __getstate__(self) -> dict[str, Any]:
         # compiled functions cannot be pickled: a copy looks for the modes again
-        return {**self.__dict__, "_known": [], "_last": None}
+        return {**self.__dict__, "_known": collections.OrderedDict(), "_last": None}
 
 
-def _leaves(args: Any, kwargs: Any, dtype: Any = None) -> list[Any]:
-    """All that a run depends on: the data and the precision."""
+def _content(args: Any, kwargs: Any, dtype: Any = None) -> tuple[Any, ...]:
+    """All that a run depends on, to be compared: the data and the precision.
+
+    Arrays count by their numbers, not as objects: their owner may write new numbers into them.
+    """
     leaves, structure = jax.tree.flatten((tuple(args), dict(kwargs or {})))
-    return [str(dtype or jnp.result_type(float)), structure, *leaves]
+    return (str(dtype or jnp.result_type(float)), structure, *map(_leaf_content, leaves))
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Plain values are compared; arrays, which may be large, must be the same objects."""
-    plain = (bool, int, float, str, jax.tree_util.PyTreeDef)
-    return isinstance(one, plain) and type(one) is type(other) and one == other
+def _leaf_content(leaf: Any) -> Any:
+    if isinstance(leaf, (bool, int, float, str)):
+        return type(leaf), leaf
+    numbers = isinstance(leaf, (np.ndarray, jax.Array)) and not isinstance(leaf, jax.core.Tracer)
+    if not numbers or not isinstance(leaf.dtype, np.dtype) or leaf.dtype.hasobject:
+        return _Itself(leaf)
+    array = np.ascontiguousarray(leaf)
+    return str(array.dtype), np.shape(leaf), hashlib.sha256(array.tobytes()).hexdigest()
+
+
+class _Itself:
+    """An object whose content cannot be compared: equal to nothing but itself."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
 
 
 def _library(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:
