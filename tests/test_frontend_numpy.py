@@ -362,10 +362,69 @@ def test_an_exception_in_mid_run_names_what_was_kept(tmp_path):
     assert whmc.resume(tmp_path / "run", target, progress=False).draws.shape == (4, 1000, 1)
 
 
+def failing_after(num):
+    """A density that raises after so many calls, and the list of its calls."""
+    calls = []
+
+    def function(x):
+        calls.append(1)
+        if len(calls) > num:
+            raise Trouble("after a while")
+        return -0.5 * np.sum(x**2), -x
+
+    return function, calls
+
+
+def test_an_exception_after_the_search_leaves_no_traceback_of_jax(caplog):
+    """A search inside of a run ends its own watch for exceptions; that of the run goes on."""
+    asked = {"finder": whmc.MultiStart(4), "seed": 3}
+    function, calls = failing_after(10**9)
+    whmc.search_modes(from_numpy(function, True, dim=1, starts=(-1.0, 1.0)), **asked)
+    function, _ = failing_after(len(calls) + 500)
+    target = from_numpy(function, True, dim=1, starts=(-1.0, 1.0))
+    with pytest.raises(Trouble, match="after a while"):
+        whmc.sample(target, **asked, chains=4, warmup=500, draws=1000, progress=False)
+    assert caplog.records == []
+
+
+def test_watches_for_exceptions_can_be_nested(caplog):
+    target = from_numpy(troubled, True, dim=2)
+
+    def outer():
+        with target.user_errors():
+            with target.user_errors():
+                pass
+            jax.grad(target)(jnp.array([0.9, 0.0]))
+
+    with pytest.raises(Trouble):
+        outer()
+    assert caplog.records == []
+
+
 def test_a_check_shows_the_users_exception():
     lines = from_numpy(troubled, True, dim=2, starts=(0.6, 1.0)).check().lines
     assert [line[1] for line in lines if not line[0]] == ["starts"]
     assert lines[-1][2].startswith("Trouble: ('no solution', 0.")
+
+
+@pytest.mark.parametrize("num", [100, 300, 513])
+def test_a_check_shows_an_exception_whenever_it_comes(num):
+    function, _ = failing_after(num)
+    lines = from_numpy(function, True, dim=2, starts=(0.6, 1.0)).check().lines
+    assert lines[-1][0] is False and lines[-1][2] == "Trouble: after a while"
+
+
+def test_a_check_says_what_a_gradient_costs():
+    """A millisecond a call, three calls a gradient; what was asked before must not count as quick."""
+
+    def slow(x):
+        time.sleep(1e-3)
+        return -0.5 * np.sum(x**2)
+
+    with pytest.warns(UserWarning, match="every gradient is 3 calls"):
+        report = str(from_numpy(slow, dim=1, starts=(-1.0, 1.0)).check())
+    told = re.search(r"([\d.]+) ms a gradient \(3 calls\); a default search may take ([\d.]+) min", report)
+    assert told and 3 <= float(told[1]) < 300 and float(told[2]) >= 5, report
 
 
 def test_an_old_exception_is_not_taken_for_a_new_error():
@@ -542,7 +601,7 @@ except TypeError as error:
 assert "jax" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert message in done.stdout and "whmc[parallel]" in done.stdout
+    assert message in done.stdout and ".[parallel]" in done.stdout
 
 
 def test_a_script_without_a_main_guard_can_use_processes(tmp_path):

@@ -20,6 +20,7 @@ from numpyro.infer.util import initialize_model, potential_energy
 
 import whmc
 from whmc.frontends.numpyro import WHMC, from_numpyro
+from whmc.frontends.numpyro_kernel import MAX_PREPARED
 
 pytestmark = pytest.mark.xdist_group("numpyro")  # its runs are made once, not in every worker
 
@@ -288,13 +289,13 @@ def test_discrete_sites_are_summed_out():
 
 def test_funsor_is_asked_for(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"discrete sites \['label'\]: pip install funsor"):
+    with pytest.raises(ImportError, match=r"discrete sites \['label'\]: install whmc's extra 'numpyro'"):
         from_numpyro(with_labels, Y)
 
 
 def test_numpyro_is_asked_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "numpyro", None)
-    with pytest.raises(ImportError, match=r'needs NumPyro: pip install "whmc\[numpyro\]"'):
+    with pytest.raises(ImportError, match=r"needs NumPyro: install whmc's extra 'numpyro'"):
         from_numpyro(with_labels, Y)
 
 
@@ -443,6 +444,33 @@ def test_sequential_chains_and_later_runs_share_the_search(ran, truth):
     mcmc.post_warmup_state = mcmc.last_state
     mcmc.run(jax.random.key(2), TWO)
     share_is_right(mcmc.get_samples(group_by_chain=True)["a"], truth)
+
+
+def test_new_numbers_in_an_old_array_are_new_data():
+    """Modes at ±2, then at ±3, in one array, by one MCMC object that has compiled its step already; and back again."""
+    with jax.numpy_dtype_promotion("standard"):
+        kernel = WHMC(two_modes, finder=whmc.MultiStart(16), chains=4, warmup=100, progress=False)
+        mcmc = MCMC(kernel, num_warmup=0, num_samples=50, num_chains=2, chain_method="vectorized", progress_bar=False)
+        data = np.array([4.0, 4.2])
+        mcmc.run(KEY, data)
+        first = kernel.library
+        data[:] = 9.0
+        mcmc.run(KEY, data)
+        second = kernel.library
+        squares = np.asarray(mcmc.get_samples()["square"])  # posterior sd about 0.35
+        assert abs(squares.mean() - 9.0) < 0.5 and squares.min() > 7.0, squares.mean()
+        mcmc.run(KEY, np.array([4.0, 4.2]))
+        assert kernel.library is first is not second
+        np.testing.assert_allclose(np.asarray(mcmc.get_samples()["square"]).mean(), 4.1, atol=0.5)
+
+
+def test_few_prepared_runs_are_kept(ran):
+    kernel, _ = ran
+    other = WHMC(two_modes, modes=[[2.0], [-2.0]], chains=2, warmup=10, progress=False)
+    other._known.update(((n,), kernel._current()) for n in range(MAX_PREPARED))
+    with jax.numpy_dtype_promotion("standard"):
+        other.init(KEY, 0, None, (TWO,), {})
+    assert len(other._known) == MAX_PREPARED and other._find((TWO.copy(),), {}) is other._current()
 
 
 def test_chains_start_where_they_are_told(ran):

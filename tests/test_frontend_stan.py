@@ -319,10 +319,10 @@ def test_bridgestan_builds_where_its_sources_are(library, tmp_path, monkeypatch)
 def test_missing_packages_have_one_remedy(library, monkeypatch, tmp_path):
     monkeypatch.setenv("BRIDGESTAN", str(tmp_path))
     monkeypatch.setattr(stan_build.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r'cannot build Stan programs here: pip install "whmc\[stan\]"'):
+    with pytest.raises(ImportError, match=r"cannot build Stan programs here: install whmc's extra 'stan'"):
         from_stan("parameters { real a; }")
     monkeypatch.setitem(sys.modules, "bridgestan", None)
-    with pytest.raises(ImportError, match=r'^from_stan needs BridgeStan: pip install "whmc\[stan\]"$'):
+    with pytest.raises(ImportError, match=r"^from_stan needs BridgeStan: install whmc's extra 'stan', pip install"):
         from_stan(library())
 
 

@@ -1,11 +1,14 @@
 """Target: pytrees, starts, safe evaluation, check()."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import whmc
+from whmc.target.check import duration, find_failure
 
 
 def normal(x):
@@ -45,6 +48,73 @@ def test_starts_from_box_points_and_function():
     assert tree.draw_starts(key, 5).shape == (5, 2)
 
 
+def test_only_the_density_is_given_by_place():
+    with pytest.raises(TypeError, match="positional"):
+        whmc.Target(normal, 2)
+
+
+PAIRS = [
+    ({"starts": [[-6.0, 6.0], [-5.0, 5.0]]}, r"the box \[-6, 6\] x \[-5, 5\], or two points"),
+    ({"starts": [(-6.0, 6.0), (-6.0, 6.0)]}, r"starts=\(\[-6.0, -6.0\], \[6.0, 6.0\]\) for the box"),
+    ({"starts": np.array([[-6.0, 6.0], [-6.0, 6.0]])}, "or one point twice"),
+    ({"starts": ((0.0, 1.0), (2.0, 3.0))}, r"\[0.0, 2.0\] x \[1.0, 3.0\] as \(low, high\), or \[0.0, 1.0\] x \[2.0, "),
+    ({"bounds": ((0.0, 1.0), (2.0, 3.0))}, r"bounds=\(\[0.0, 2.0\], \[1.0, 3.0\]\) for the second"),
+    ({"bounds": ((0.0, 1.0), (2.0, None))}, "two readings"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "message"), PAIRS)
+def test_pairs_with_two_readings_are_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        whmc.Target(normal, dim=2, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "low", "high"),
+    [
+        ({"bounds": ([0.0, 1.0], [2.0, 3.0])}, [0, 1], [2, 3]),
+        ({"bounds": [(0.0, 1.0), (2.0, 3.0)]}, [0, 2], [1, 3]),
+        ({"bounds": ((0.0, 0.0), (1.0, 1.0))}, [0, 0], [1, 1]),  # no pairs low < high
+        ({"bounds": ((0.0, 1.0), (1.0, 3.0))}, [0, 1], [1, 3]),  # the same box either way
+        ({"bounds": ((0.0, None), (None, 5.0))}, [0, -np.inf], [np.inf, 5]),  # the same box either way
+        ({"bounds": (0.0, 1.0)}, [0, 0], [1, 1]),
+    ],
+)
+def test_bounds_with_one_reading_are_taken(given, low, high):
+    bounds = whmc.Target(normal, dim=2, **given).bounds
+    np.testing.assert_array_equal((bounds.low, bounds.high), (low, high))
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        np.array([[-6.0, 6.0], [-5.0, 5.0]]),  # an array holds points
+        [np.array([-6.0, 6.0]), np.array([-5.0, 5.0])],
+        [[-6.0, 6.0], [5.0, -5.0]],  # 5 < -5 is no interval
+        [[-6.0, 6.0], [-5.0, 5.0], [0.0, 1.0]],
+    ],
+)
+def test_points_with_one_reading_are_taken(points):
+    found = whmc.Target(normal, dim=2, starts=points).draw_starts(jax.random.key(0), len(points))
+    np.testing.assert_array_equal(found, np.asarray(points))
+
+
+def test_other_shapes_say_how_a_box_is_written():
+    with pytest.raises(
+        ValueError, match=r"a tuple \(low, high\), here starts=\(\[-6.0, 0.0, 1.0\], \[6.0, 2.0, 3.0\]\)"
+    ):
+        whmc.Target(normal, dim=3, starts=[(-6.0, 6.0), (0.0, 2.0), (1.0, 3.0)])
+    with pytest.raises(ValueError, match=r"is a tuple \(low, high\), got 3 entries"):
+        whmc.Target(normal, dim=3, starts=((-6.0, 6.0),) * 3)
+
+
+def test_a_name_that_occurs_twice_is_refused():
+    with pytest.raises(ValueError, match="names has 'x' 2 times"):
+        whmc.Target(normal, dim=3, names=["x", "y", "x"], bounds={"x": (0.0, 1.0)})
+    with pytest.raises(ValueError, match=re.escape("names has 'a.b' 2 times")):
+        whmc.Target(lambda p: -(p["a"]["b"] ** 2), template={"a": {"b": 0.0}, "a.b": 0.0})
+
+
 @pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
 def test_evaluate_never_lets_nan_or_infinity_through(bad):
     target = whmc.Target(lambda x: jnp.where(x[0] > 1, bad, normal(x)), dim=2)
@@ -66,7 +136,61 @@ def test_minus_infinity_is_no_failure_and_a_bad_gradient_is():
 def test_check_ticks_a_good_target():
     report = whmc.Target(normal, dim=3, starts=(-1.0, 1.0)).check()
     assert report.passed
-    assert str(report).count("✓") == 7 and "100% of 256 starts" in str(report)
+    assert str(report).count("✓") == 7
+    assert "100% of 256 starts (256 distinct) in the box x[0] in (-1, 1), x[1] in (-1, 1), x[2]" in str(report)
+
+
+def test_check_counts_distinct_starts():
+    report = whmc.Target(normal, dim=2, starts=np.array([[0.0, 0.1], [0.5, 0.2], [0.0, 0.1]])).check()
+    assert report.passed and "256 starts (2 distinct) among the given points" in str(report)
+
+
+def half_differentiable(x):
+    """The gradient is NaN where x[0] > 0: the other branch has the square root of a negative number."""
+    return normal(x) + jnp.where(x[0] > 0, -x[0], x[0] - 0 * jnp.sqrt(-x[0]))
+
+
+def test_check_finds_and_counts_bad_gradients_anywhere():
+    target = whmc.Target(half_differentiable, dim=2, starts=(-1.0, 1.0))
+    report = target.check()
+    (seen,) = [seen for ok, what, seen in report.lines if not ok]
+    bad, first, second = re.match(
+        r"not finite at (\d+) of 256 positions, first for x\[0\] at \[ ?(.*), +(.*)\]", seen
+    ).groups()
+    assert abs(int(bad) - 128) < 5 * 8  # half of the starts, 5 standard errors
+    assert find_failure(target, np.array([[-1.0, 0.0], [float(first), float(second)], [2.0, 0.0]])).tolist() == [
+        float(first), float(second),
+    ]  # fmt: skip
+    assert find_failure(target, np.array([[-1.0, 0.0]] * 300)) is None
+
+
+def test_a_failure_is_given_as_the_function_takes_it():
+    target = whmc.Target(
+        lambda p: jnp.where(p["a"] > 0.5, jnp.nan, -p["a"]), template={"a": 0.0}, bounds={"a": (0.0, 1.0)}
+    )
+    points = np.array([[-1.0]] * 300 + [[3.0]])
+    at = find_failure(target, points)
+    assert float(at["a"]) == pytest.approx(1 / (1 + np.exp(-3.0)))
+    assert not target.check(at=at).passed
+
+
+def test_durations_have_the_unit_that_suits_them():
+    assert [duration(s) for s in (3e-7, 0.0114, 5.0, 1140.0, 22800.0, 1e6)] == [
+        "0.3 µs", "11.4 ms", "5 s", "19 min", "6.33 h", "11.6 days",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "logdensity",
+    [
+        lambda x: -jnp.sum(jnp.log1p(x**2)),  # Cauchy
+        lambda x: -jnp.sum((x / 1e8) ** 2),  # far wider than its starts
+        lambda x: -jnp.sum(jnp.exp(x) - x),  # the log of an exponential variable
+    ],
+)
+def test_check_takes_heavy_and_wide_tails_for_what_they_are(logdensity):
+    report = whmc.Target(logdensity, dim=2, starts=(-1.0, 1.0)).check()
+    assert report.passed, report
 
 
 def test_check_without_starts_looks_at_a_place():
@@ -86,6 +210,9 @@ def test_check_without_starts_looks_at_a_place():
         (lambda x: jnp.log(x[0] - 1.0), None, "check(at=...)"),
         (lambda x: normal(x.astype(jnp.float32)), (-1.0, 1.0), "remove casts"),
         (lambda x: x[7] + undefined_name, (-1.0, 1.0), "undefined_name"),
+        (lambda x: normal(x) + jnp.where(x[0] > 0, jax.lax.stop_gradient(x[0]), 0.0), (-1.0, 1.0), "disagrees with"),
+        (lambda x: jnp.sum(x), (-1.0, 1.0), "does not fall off along x[0]"),
+        (lambda x: -0.5 * x[0] ** 2 + jnp.cos(x[1]), (-1.0, 1.0), "does not fall off along x[1]"),
     ],
 )
 def test_check_says_what_to_do(logdensity, starts, says):

@@ -125,28 +125,35 @@ class Density:
     def _second_difference(
         self, points: Float[np.ndarray, "n dim"], ways: Float[np.ndarray, "n dim"]
     ) -> Float[np.ndarray, "n dim"]:
-        """Scores on either side, at a distance that suits the curvature found: charts need no exact ones."""
-        box = self.box
+        """(s(x + h w) - s(x - h w)) / 2h of the scores s, h chosen for the curvature along w that is found.
 
-        def per_way(lengths: np.ndarray) -> np.ndarray:
-            """How many times `ways` stays within the lengths."""
-            with np.errstate(divide="ignore"):
-                times = np.min(np.where(ways == 0, np.inf, lengths / np.abs(ways)), axis=1, keepdims=True)
-            return np.where(np.isfinite(times), times, 1.0)
-
-        scale = per_way(np.minimum(box.lengths(points), 0.5 * np.minimum(points - box.low, box.high - points)))
-        scale = np.maximum(scale, np.finfo(float).tiny)
-        step = scale * (30 * STEP if box.rough else STEP)
+        Charts need no more: they are starting points.
+        """
+        reach = self._reach(points, ways)
+        step = reach * (30 * STEP if self.box.rough else STEP)
         change = self._along(points, step, ways)
         for _ in range(2):
-            sd = 1 / np.sqrt(np.maximum(np.abs(np.sum(ways * change, axis=1, keepdims=True)), np.finfo(float).tiny))
-            wanted = np.minimum(ROUGH * sd, 0.1 * scale) if box.rough else np.minimum(FINE * sd, step)
+            wanted = self._wanted_step(np.sum(ways * change, axis=1, keepdims=True), step, reach)
             off = (wanted < step / 3) | (wanted > 3 * step)
             if not np.any(off):
                 break
             step = np.where(off, wanted, step)
             change = self._along(points, step, ways)
         return change
+
+    def _reach(self, points: np.ndarray, ways: np.ndarray) -> np.ndarray:
+        """The largest h for which h w stays within the scale of every coordinate, and halfway to its limits."""
+        to_limit = np.minimum(points - self.box.low, self.box.high - points)
+        lengths = np.minimum(self.box.lengths(points), 0.5 * to_limit)
+        with np.errstate(divide="ignore"):
+            each = np.where(ways == 0, np.inf, lengths / np.abs(ways))
+        reach = np.min(each, axis=1, keepdims=True)
+        return np.maximum(np.where(np.isfinite(reach), reach, 1.0), np.finfo(float).tiny)
+
+    def _wanted_step(self, curvature: np.ndarray, step: np.ndarray, reach: np.ndarray) -> np.ndarray:
+        """A share of the standard deviation along w, which is 1 / sqrt(curvature)."""
+        sd = 1 / np.sqrt(np.maximum(np.abs(curvature), np.finfo(float).tiny))
+        return np.minimum(ROUGH * sd, 0.1 * reach) if self.box.rough else np.minimum(FINE * sd, step)
 
     def _along(self, points: np.ndarray, step: np.ndarray, ways: np.ndarray) -> np.ndarray:
         scores = self._once(np.concatenate([points + step * ways, points - step * ways]))[1]
@@ -246,13 +253,18 @@ class NumpyBox(BlackBox):
         num, dim = points.shape
         step = self.step * self.lengths(points)
         ahead, behind = np.minimum(points + step, self.high), np.maximum(points - step, self.low)
+        # for each point: itself, then one coordinate after the other moved ahead, then behind
         around = np.repeat(points[:, None], 2 * dim + 1, axis=1)
         each = np.arange(dim)
-        around[:, 1 + each, each], around[:, 1 + dim + each, each] = ahead, behind
+        around[:, 1 + each, each] = ahead
+        around[:, 1 + dim + each, each] = behind
         values = self.values(around.reshape(-1, dim)).reshape(num, -1)
         here, after, before = values[:, :1], values[:, 1 : 1 + dim], values[:, 1 + dim :]
-        ahead, after = (np.where(np.isfinite(after), *pair) for pair in ((ahead, points), (after, here)))
-        behind, before = (np.where(np.isfinite(before), *pair) for pair in ((behind, points), (before, here)))
+        # a side without a density is replaced by the point itself
+        there = np.isfinite(after)
+        ahead, after = np.where(there, ahead, points), np.where(there, after, here)
+        there = np.isfinite(before)
+        behind, before = np.where(there, behind, points), np.where(there, before, here)
         gap = ahead - behind
         usable = np.isfinite(here) & (gap > 0)
         rise = np.where(usable, after, 0.0) - np.where(usable, before, 0.0)

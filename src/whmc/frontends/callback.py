@@ -1,4 +1,4 @@
-"""NumPy functions called from compiled code: batched, in double precision, without waiting for oneself."""
+"""Call NumPy functions from compiled code: batched, in float64, and without deadlock on a single core."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -89,22 +89,38 @@ def _anywhere(
     caller does not hold: so float64 travels as pairs of uint32.
     """
     dtype, num = rows[0].dtype, len(rows[0])
-    wide = dtype == np.float64
-    sent = [jax.lax.bitcast_convert_type(part, np.uint32) if wide else part for part in rows]
-    pieces = [[part.reshape(-1)[n : n + SMALL] for n in range(0, part.size, SMALL)] for part in sent]
 
-    def call(*pieces: Any) -> tuple[np.ndarray, ...]:
-        # concatenate copies: the memory is XLA's, and used again
-        joined = [np.concatenate([np.asarray(piece) for piece in part]) for part in pieces]
-        numbers = [part.view(np.float64) if wide else part.astype(np.float64) for part in joined]
-        found = function(*(part.reshape(like.shape) for part, like in zip(numbers, rows, strict=True)))
-        return tuple(_bits(part) if wide else part.astype(dtype) for part in found)
+    def call(*sent: Any) -> tuple[np.ndarray, ...]:
+        given = [_received(pieces, dtype).reshape(like.shape) for pieces, like in zip(sent, rows, strict=True)]
+        return tuple(_answered(part, dtype) for part in function(*given))
 
-    kind, tail = (np.uint32, (2,)) if wide else (dtype, ())
-    like = tuple(jax.ShapeDtypeStruct((num, *shape, *tail), kind) for shape in shapes)
-    found = jax.pure_callback(call, like, *pieces)
-    return tuple(jax.lax.bitcast_convert_type(part, np.float64) if wide else part for part in found)
+    kind, pair = (np.uint32, (2,)) if dtype == np.float64 else (dtype, ())
+    like = tuple(jax.ShapeDtypeStruct((num, *shape, *pair), kind) for shape in shapes)
+    answers = jax.pure_callback(call, like, *map(_sent, rows))
+    return tuple(_arrived(part, dtype) for part in answers)
 
 
-def _bits(numbers: np.ndarray) -> np.ndarray:
+# the way of an array: sent by compiled code, received by the host, answered, arrived in compiled code
+
+
+def _sent(rows: Array) -> list[Array]:
+    """Small flat pieces, float64 as pairs of uint32."""
+    flat = (jax.lax.bitcast_convert_type(rows, np.uint32) if rows.dtype == np.float64 else rows).reshape(-1)
+    return [flat[n : n + SMALL] for n in range(0, flat.size, SMALL)]
+
+
+def _received(pieces: Sequence[Any], dtype: Any) -> np.ndarray:
+    """The pieces joined, as float64. This copies: the memory is XLA's, which will use it again."""
+    joined = np.concatenate([np.asarray(piece) for piece in pieces])
+    return joined.view(np.float64) if dtype == np.float64 else joined.astype(np.float64)
+
+
+def _answered(numbers: np.ndarray, dtype: Any) -> np.ndarray:
+    """A result of the function, float64 as pairs of uint32."""
+    if dtype != np.float64:
+        return numbers.astype(dtype)
     return np.asarray(numbers, np.float64, order="C")[..., None].view(np.uint32)
+
+
+def _arrived(answer: Array, dtype: Any) -> Array:
+    return jax.lax.bitcast_convert_type(answer, np.float64) if dtype == np.float64 else answer

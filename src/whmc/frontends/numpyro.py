@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from whmc._extras import install
 from whmc.target.target import Target
 
 AT_ONCE = 256
@@ -264,7 +265,7 @@ def require_summable(sites: Mapping[str, Any]) -> None:
             "with numpyro.factor or a mixture distribution, or make them continuous"
         )
     if sites and importlib.util.find_spec("funsor") is None:
-        raise ImportError(f"NumPyro needs funsor to sum out the discrete sites {list(sites)}: pip install funsor")
+        raise ImportError(f"NumPyro needs funsor to sum out the discrete sites {list(sites)}: {install('numpyro')}")
 
 
 def require_density(model: Model) -> None:
@@ -351,7 +352,7 @@ def require_numpyro() -> Any:
         importlib.import_module("numpyro.infer.util")
         return importlib.import_module("numpyro")
     except ImportError as error:
-        raise ImportError('from_numpyro needs NumPyro: pip install "whmc[numpyro]"') from error
+        raise ImportError(f"from_numpyro needs NumPyro: {install('numpyro')}") from error
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from whmc._extras import install
 from whmc.frontends.pytensor import held, jaxified
 from whmc.target.target import Target
 
@@ -73,7 +74,7 @@ def _pymc() -> Any:
     try:
         pymc = import_module("pymc")
     except ImportError as error:
-        raise ImportError('from_pymc needs PyMC: pip install "whmc[pymc]"') from error
+        raise ImportError(f"from_pymc needs PyMC: {install('pymc')}") from error
     jax.devices()  # once JAX has its devices, XLA_FLAGS cannot change their number
     flags, wide = os.environ.get("XLA_FLAGS"), _global_x64()
     try:
@@ -158,7 +159,8 @@ class _Space:
         names = []
         for rv, name, shape in zip(model.free_RVs, self.names, self.shapes, strict=True):
             places = [coords.get(dim, ()) for dim in dims.get(rv.name, ())]
-            same = tuple(map(len, places)) == shape
+            # labels that occur twice would give two coordinates one name
+            same = tuple(len(set(map(str, axis))) for axis in places) == shape
             for index in np.ndindex(*shape):
                 labels = [axis[n] for axis, n in zip(places, index, strict=True)] if same else index
                 names.append(name + "".join(f"[{label}]" for label in labels))

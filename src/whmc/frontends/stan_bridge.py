@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from whmc._extras import install
 from whmc.frontends.blackbox import BlackBox
 from whmc.frontends.stan_build import build
 
@@ -40,7 +41,7 @@ def open_model(model: Any, data: Any, seed: int) -> Any:
     try:
         import bridgestan
     except ImportError as error:
-        raise ImportError('from_stan needs BridgeStan: pip install "whmc[stan]"') from error
+        raise ImportError(f"from_stan needs BridgeStan: {install('stan')}") from error
     if isinstance(model, str) and ("{" in model or "\n" in model):
         library = build(model)
     else:

@@ -11,11 +11,13 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from whmc._extras import install
+
 INTERFACE = Path(__file__).with_name("stan_interface.cpp")
 
 CANNOT_BUILD = (
-    'from_stan cannot build Stan programs here: pip install "whmc[stan]" (its httpstan brings Stan\'s compiler and '
-    "headers), or set BridgeStan up, bridgestan.compile.get_bridgestan_path() downloads its sources"
+    f"from_stan cannot build Stan programs here: {install('stan')} (its httpstan brings Stan's compiler and headers), "
+    "or set BridgeStan up, bridgestan.compile.get_bridgestan_path() downloads its sources"
 )
 
 

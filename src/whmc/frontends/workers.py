@@ -25,6 +25,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from whmc._extras import install
+
 Table = Callable[[np.ndarray, bool], np.ndarray]
 """(points (n, dim), scored) -> (n, 1) log densities, or scored (n, 1 + dim) with their gradients."""
 
@@ -245,14 +247,14 @@ def packed(function: Any, num: int) -> bytes:
         payload = _dumped(function)
     except Exception as error:
         if not importlib.util.find_spec("cloudpickle"):
-            remedy = 'pip install "whmc[parallel]" for lambdas and functions of notebooks, or ' + remedy
+            remedy = f"for lambdas and functions of notebooks {install('parallel')}; otherwise {remedy}"
         raise TypeError(
             f"parallel={num} sends logp to other processes, but it cannot be pickled ({error}): {remedy}"
         ) from error
     if b"__main__" in payload and not importlib.util.find_spec("cloudpickle"):
         raise TypeError(
             f"parallel={num} sends logp to other processes, which for functions of the main script needs cloudpickle: "
-            'pip install "whmc[parallel]", or move them into a module'
+            f"{install('parallel')}, or move them into a module"
         )
     return payload
 

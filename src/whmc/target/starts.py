@@ -84,8 +84,9 @@ def _require_points(space: Space, starts: Any) -> None:
         )
     if dim == 2 and space.template is None and _looks_like_box(points, dim) and _may_be_meant_as_box(starts):
         distinct = np.unique(points, axis=0)
+        meant = "two points" if len(distinct) == 2 else "one point twice"
         raise ValueError(
-            f"starts={points.tolist()} has two readings: the box {_product(points)}, or {len(distinct)} point(s). "
+            f"starts={points.tolist()} has two readings: the box {_product(points)}, or {meant}. "
             f"Write starts={_as_box(points)} for the box, starts=np.array({distinct.tolist()}) for the points"
         )
 
