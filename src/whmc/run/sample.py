@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from whmc import __version__
-from whmc.estimate.annealed_evidence import GOOD, annealed_evidence
+from whmc.estimate.annealed_evidence import annealed_evidence, needs_annealing
 from whmc.kernels.base import AbstractKernel
 from whmc.modes.curvature import library_at
 from whmc.modes.library import ModeLibrary
@@ -158,8 +158,7 @@ def resume(
 
 def work_evidence(result: Result) -> Result:
     """The result with the evidence by work, if the bridge's is not good enough."""
-    # NaN, which is no bridge at all, is not good either
-    if result.kernel is None or result.evidence.method == "none" or result.evidence.se <= GOOD:
+    if result.kernel is None or not needs_annealing(result.evidence):
         return result
     key = jax.random.fold_in(jax.random.key(result.seed), 4)
     work = annealed_evidence(result.target, result.library, result.kernel, result.draws, key)
