@@ -17,7 +17,7 @@ from jaxtyping import Array
 from whmc.frontends.numpyro import Model, read_model, require_density
 from whmc.kernels.base import AbstractKernel, ChainState, init
 from whmc.kernels.block import Trace
-from whmc.kernels.settings import arrays, infos, move_names
+from whmc.kernels.settings import arrays, infos, move_roles
 from whmc.modes.curvature import library_at
 from whmc.modes.library import ModeLibrary
 from whmc.result import Result, Timings
@@ -111,7 +111,8 @@ class Prepared:
             arrays(self.kernel),
             self.library.rebuilt(),
             trace,
-            moves=move_names(self.kernel),
+            roles=move_roles(self.kernel),
+            exact=self.kernel.exact,
             seed=course.plan.seed,
             num_asked=num_asked,
             timings=Timings(**course.seconds),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from whmc.kernels.base import AbstractKernel
-from whmc.kernels.settings import move_names
+from whmc.kernels.settings import move_roles
 from whmc.run.chains import Chains, Moment
 from whmc.run.progress import Progress
 from whmc.search.finders import AbstractFinder
@@ -41,7 +41,8 @@ def setup_of(course: "Course") -> dict[str, Any]:
         "library": warm.library,
         "curvature": warm.curvature,
         "throats": warm.throats,
-        "moves": move_names(warm.kernel),
+        "roles": {name: role.value for name, role in move_roles(warm.kernel).items()},
+        "exact": warm.kernel.exact,
         "report": course.report(),
         "lookout": None if lookout is None else lookout.state(),
     }

@@ -7,7 +7,7 @@ a run that was stopped anywhere and resumed gives the same draws, bit by bit, as
 import contextlib
 import dataclasses
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,9 +16,10 @@ import numpy as np
 from jaxtyping import Array
 
 from whmc.estimate.evidence import Evidence
+from whmc.estimate.overlap import with_overlapping_joined
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.block import Trace
-from whmc.kernels.settings import arrays, default_kernel, infos, move_names
+from whmc.kernels.settings import Role, arrays, default_kernel, infos, move_roles
 from whmc.modes.library import ModeLibrary
 from whmc.modes.refine import room_to_split
 from whmc.result import Result, Timings
@@ -233,7 +234,8 @@ class Course:
             kernel,
             library,
             trace,
-            moves=move_names(kernel),
+            roles=move_roles(kernel),
+            exact=kernel.exact,
             seed=self.plan.seed,
             num_asked=self.plan.draws,
             timings=Timings(**self.seconds),
@@ -292,22 +294,24 @@ def make_result(
     library: ModeLibrary,
     trace: Trace,
     *,
-    moves: list[str],
+    roles: Mapping[str, Role],
     **rest: Any,
 ) -> Result:
-    """A result, its arrays (chains, draws, ...); `rest` are its other fields."""
+    """A result, its arrays (chains, draws, ...), one mode for charts that overlap; `rest` are its other fields."""
 
     def by_chain(rows: np.ndarray) -> np.ndarray:
         return np.swapaxes(rows, 0, 1)
 
+    draws = by_chain(trace.position)
     return Result(
         target=target,
-        draws=by_chain(trace.position),
+        draws=draws,
         chart=by_chain(trace.label),
         logdensity=by_chain(trace.logdensity),
         log_mixture=by_chain(trace.log_mixture),
-        steps=dict(zip(moves, [jax.tree.map(by_chain, info) for info in infos(trace.info)], strict=True)),
-        library=library,
+        steps=dict(zip(roles, [jax.tree.map(by_chain, info) for info in infos(trace.info)], strict=True)),
+        roles=roles,
+        library=with_overlapping_joined(library, draws),
         kernel=kernel,
         **rest,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 
 from whmc.kernels.base import AbstractKernel
+from whmc.kernels.settings import Role
 from whmc.result import Result, Timings
 from whmc.run.course import Plan, make_result
 from whmc.run.regeneration import gather
@@ -64,7 +65,8 @@ def load(path: str | Path, target: Target | None = None) -> Result:
             kernel if isinstance(kernel, AbstractKernel) else None,
             library,
             trace,
-            moves=setup["moves"],
+            roles={name: Role(value) for name, value in setup["roles"].items()},
+            exact=setup["exact"],
             seed=plan.seed,
             num_asked=plan.draws,
             timings=Timings(**state["seconds"]),

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from whmc.kernels.base import StepInfo
+from whmc.kernels.settings import Role
 from whmc.storage.serialize import Damaged, NotPlain, encode, pack, unpack
 from whmc.target.target import Target
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from whmc.result import Result
 
-NUMBERS = ("num_warmup_gradients", "num_failed", "seed", "num_updates", "num_behind", "num_asked")
+NUMBERS = ("num_warmup_gradients", "num_failed", "seed", "num_updates", "num_behind", "num_asked", "exact")
 MODES = ("weight", "weight_se", "log_evidence", "log_evidence_se", "visits", "jumps_in", "jumps_out", "num_charts")
 OBJECTS = ("library", "kernel", "timings", "search", "work", "settings")
 
@@ -118,7 +119,7 @@ def _remembered(result: "Result") -> dict[str, Any]:
         encode(result.kernel, {})
     except NotPlain:
         remembered["kernel"] = None
-    remembered["moves"] = list(result.steps)
+    remembered["roles"] = {name: role.value for name, role in result.roles.items()}
     remembered["digest"] = _digest(vars(result), result.constrained())
     remembered["target"] = {
         "dim": target.dim,
@@ -171,7 +172,7 @@ def _fields(tree: "xarray.DataTree", remembered: dict[str, Any]) -> dict[str, An
 
     steps = {
         move: StepInfo(**{name: stat(f"{move}_{name}") for name in StepInfo.__annotations__})
-        for move in remembered["moves"]
+        for move in remembered["roles"]
     }
     return dict(
         target=forgotten(remembered["target"]),
@@ -180,6 +181,7 @@ def _fields(tree: "xarray.DataTree", remembered: dict[str, Any]) -> dict[str, An
         logdensity=stat("lp"),
         log_mixture=stat("log_mixture"),
         steps=steps,
+        roles={name: Role(value) for name, value in remembered["roles"].items()},
         named={str(name): rows.values for name, rows in tree["/posterior"].data_vars.items()},
         **{name: remembered[name] for name in (*NUMBERS, *OBJECTS)},
     )
