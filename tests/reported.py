@@ -6,6 +6,7 @@ import numpy as np
 
 import whmc
 from whmc.kernels.base import StepInfo
+from whmc.kernels.settings import Role
 from whmc.modes.mixture import log_components_of
 from whmc.result import Result, Timings
 from whmc.testing import Problem, gaussian_mixture
@@ -46,10 +47,11 @@ def exact(case: Problem, chains: int = 4, draws: int = 200) -> Result:
         logdensity=density.reshape(shape),
         log_mixture=np.logaddexp.reduce(parts, axis=0).reshape(shape),
         steps={"Independence": StepInfo(before, chart, np.zeros(shape), yes, yes, none, none)},
+        roles={"Independence": Role.MIXTURE},
         library=case.library,
         kernel=None,
         timings=Timings(0.0, 0.0, 0.0, 0.0, 0.1),
-        num_warmup_gradients=0,
+        gradients=Gradients(),
         num_failed=0,
         seed=0,
         num_asked=draws,

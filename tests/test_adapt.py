@@ -13,6 +13,7 @@ from scipy.special import kolmogorov
 import whmc
 from contracts import CYCLE, problem, wrong_libraries
 from whmc.estimate.tours import Tours
+from whmc.estimate.weights import occupancy
 from whmc.kernels.independence import log_regeneration
 from whmc.kernels.settings import arrays
 from whmc.modes.library import ModeLibrary
@@ -252,7 +253,7 @@ def test_bad_starting_libraries_end_right(name):
     finder = whmc.MultiStart(64) if name == "missing" else None
     result = whmc.sample(case.target, modes=library, finder=finder, seed=4, draws=1000)
     right = result.draws[..., 0] > 5
-    error = whmc.result.occupancy(right.astype(int), 2).se[0]
+    error = occupancy(right.astype(int), 2).se[0]
     assert abs(right.mean() - 0.1) < 5 * error and error < 0.01
 
 
@@ -261,5 +262,5 @@ def test_a_far_spurious_point_ends_right():
     library = case.library.add([60.0, -40.0], np.eye(2), log_weight=0.0)
     result = whmc.sample(case.target, modes=library, seed=4, draws=1000)
     right = result.draws[..., 0] > 5
-    assert abs(right.mean() - 0.1) < 5 * whmc.result.occupancy(right.astype(int), 2).se[0]
+    assert abs(right.mean() - 0.1) < 5 * occupancy(right.astype(int), 2).se[0]
     assert result.modes.weight[2] < 1e-3

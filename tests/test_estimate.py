@@ -1,13 +1,13 @@
-"""Numbers from draws, and their errors: weights, tours, evidence, what a search has not seen, alarms."""
+"""Numbers from draws, and their errors: weights, tours, what a search has not seen, alarms."""
 
-import itertools
+import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy.stats import norm
 
 from whmc.estimate import alarms
-from whmc.estimate.evidence import NOTHING, Evidence, acceptance_ratio, bridge
+from whmc.estimate.evidence import NOTHING, Evidence
 from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import FEWEST, Tours
 from whmc.estimate.weights import (
@@ -187,7 +187,7 @@ def regenerative(rng, shape, draws, chance, up, down):
         states.append(state)
         flags.append(flag)
     up, down = 0.5 * chance + (1 - chance) * up, 0.5 * chance + (1 - chance) * down
-    return np.stack(states, axis=-1).astype(float), np.stack(flags, axis=-1), up / (up + down)
+    return np.stack(states, axis=-1).astype(int), np.stack(flags, axis=-1), up / (up + down)
 
 
 FLAGS = np.array([[0, 1, 0, 0, 1, 1, 0], [0, 0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 1]], bool)
@@ -201,16 +201,25 @@ def test_tours_are_whole_and_within_one_chain():
     assert len(tours) == 3 and len(Tours.of(np.zeros((2, 5), bool))) == 0
 
 
-def test_sums_are_over_tours():
-    values = np.stack([np.arange(21.0).reshape(3, 7), np.ones((3, 7))], axis=-1)
-    np.testing.assert_allclose(Tours.of(FLAGS).sums(values), [[1 + 2 + 3, 3], [4, 1], [14 + 15 + 16 + 17 + 18 + 19, 6]])
+def test_shares_by_tours_and_their_error_by_hand():
+    """Tours of 3, 1 and 6 draws, repeated: with Y of N draws in a mode, sum Y / sum N and its error."""
+    label = np.array([[1, 0, 0, 1, 1, 0, 0], [1, 1, 1, 0, 0, 1, 1], [0, 1, 0, 0, 1, 1, 1]])
+    tours = Tours.of(FLAGS)
+    times = FEWEST // len(tours)
+    many = Tours(np.tile(tours.chain, times), np.tile(tours.start, times), np.tile(tours.length, times))
+    visits, length = np.tile([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0], [3.0, 3.0, 0.0]], (times, 1)), many.length[:, None]
+    share = visits.sum(axis=0) / length.sum()
+    se = np.sqrt(np.sum((visits - share * length) ** 2, axis=0) * FEWEST / (FEWEST - 1)) / length.sum()
+    found = many.shares(label, 3)
+    np.testing.assert_allclose(found.weight, share)
+    np.testing.assert_allclose(found.se, se)
 
 
 def test_error_of_tours_is_that_of_their_repetitions():
     rng = np.random.default_rng(3)
     states, flags, truth = regenerative(rng, (300, 4), 600, chance=0.2, up=0.05, down=0.15)
-    found = [Tours.of(flag).estimate(state[..., None]) for state, flag in zip(states, flags, strict=True)]
-    score = np.array([(mean[0] - truth) / se[0] for mean, se in found])
+    found = [Tours.of(flag).shares(state, 2) for state, flag in zip(states, flags, strict=True)]
+    score = np.array([(one.weight[1] - truth) / one.se[1] for one in found])
     # of 300 scores the mean is known to .058, the spread to .041
     assert abs(score.mean()) < 0.25 and 0.85 < score.std() < 1.15, (score.mean(), score.std())
 
@@ -221,7 +230,8 @@ def test_tours_are_independent_and_other_stretches_are_not():
     correlation = []
     for cuts in (flags, rng.random(flags.shape) < 0.1):
         tours = Tours.of(cuts)
-        excess = tours.sums(states[..., None] - truth)[:, 0]
+        stretches = zip(tours.chain, tours.start, tours.length, strict=True)
+        excess = np.array([np.sum(states[chain, start : start + num] - truth) for chain, start, num in stretches])
         together = tours.chain[1:] == tours.chain[:-1]
         correlation.append(np.corrcoef(excess[:-1][together], excess[1:][together])[0, 1])
     assert abs(correlation[0]) < 5 / np.sqrt(3000) < correlation[1], correlation
@@ -229,129 +239,24 @@ def test_tours_are_independent_and_other_stretches_are_not():
 
 def test_few_tours_give_no_estimate():
     for num, known in ((FEWEST - 1, False), (FEWEST, True)):
-        flags = np.ones((1, num + 1), bool)
-        mean, se = Tours.of(flags).estimate(np.arange(2.0 * (num + 1)).reshape(1, num + 1, 2))
-        assert np.all(np.isfinite(mean) == known) and np.all(np.isfinite(se) == known)
+        found = Tours.of(np.ones((1, num + 1), bool)).shares(np.arange(num + 1)[None] % 2, 2)
+        assert np.all(np.isfinite(found.weight) == known) and np.all(np.isfinite(found.se) == known)
 
 
-# evidence by the bridge
-
-LOG_Z = -7.0
+# memory
 
 
-def log_w(x, location=0.3, scale=1.2):
-    """A normal density times Z over that of the proposals."""
-    return LOG_Z + norm.logpdf(x) - norm.logpdf(x, location, scale)
-
-
-def independent(rng, location=0.3, scale=1.2, shape=(32, 200)):
-    proposals = rng.normal(location, scale, shape)
-    return log_w(rng.normal(size=shape), location, scale), log_w(proposals, location, scale)
-
-
-def independence_chain(rng, shape=(32, 200)):
-    """Draws of the Metropolis chain that accepts and rejects these very proposals."""
-    proposals, here, draws = log_w(rng.normal(0.3, 1.2, shape)), log_w(rng.normal(size=shape[0])), []
-    for there in proposals.T:
-        here = np.where(np.log(rng.random(shape[0])) < there - here, there, here)
-        draws.append(here)
-    return np.stack(draws, axis=1), proposals
-
-
-def truncated(rng, shape=(32, 200)):
-    """Half of the normal density: many proposals are impossible."""
-    proposals = rng.normal(0.3, 1.2, shape)
-    draws = log_w(np.abs(rng.normal(size=shape)))
-    return draws, np.where(proposals > 0, log_w(proposals), -np.inf)
-
-
-@pytest.mark.parametrize(
-    ("law", "truth"), [(independent, LOG_Z), (independence_chain, LOG_Z), (truncated, LOG_Z - np.log(2))]
-)
-def test_bridge_is_right_and_its_error_too(law, truth):
-    rng = np.random.default_rng(5)
-    found = [bridge(*law(rng)) for _ in range(100)]
-    score = np.array([(one.log_evidence - truth) / one.se for one in found])
-    # of 100 scores the mean is known to .1, the spread to .07
-    assert np.max(np.abs(score)) < 4 and abs(score.mean()) < 0.5
-    assert 0.8 < score.std() < 1.25, score.std()
-    assert max(one.se for one in found) < 0.05
-
-
-def test_bridge_follows_the_scale_of_the_density():
-    draws, proposals = truncated(np.random.default_rng(6))
-    small, large = bridge(draws, proposals), bridge(draws + 1000, proposals + 1000)
-    assert abs(large.log_evidence - small.log_evidence - 1000) < 1e-9
-    assert large.se == pytest.approx(small.se, rel=1e-6) and large.overlap == pytest.approx(small.overlap, rel=1e-6)
-
-
-def test_bridge_with_perfect_proposals_has_no_error():
-    found = bridge(np.full((4, 50), LOG_Z), np.full((4, 50), LOG_Z))
-    assert found.log_evidence == pytest.approx(LOG_Z) and found.se < 1e-12 and found.overlap == pytest.approx(1.0)
-
-
-def test_bridge_to_proposals_far_away_is_less_certain():
-    rng = np.random.default_rng(7)
-    found = [bridge(*independent(rng, location)) for location in (0.3, 2.5, 5.0)]
-    for near, far in itertools.pairwise(found):
-        assert far.se > 1.5 * near.se and far.overlap < 0.7 * near.overlap
-    assert all(abs(one.log_evidence - LOG_Z) < 4 * one.se for one in found)
-
-
-def test_bridge_to_nowhere_is_nothing():
-    assert bridge(np.zeros((4, 10)), np.full((4, 10), -np.inf)) is NOTHING
-
-
-# evidence by work
-
-
-def work_ratio(forward: np.ndarray, reverse: np.ndarray) -> tuple[float, float]:
-    found = acceptance_ratio(forward, reverse)
-    return found.log_evidence, found.se
-
-
-def gaussian_work(rng, log_ratio, spread, num, back):
-    """Work both ways that obeys Crooks' theorem."""
-    forward = rng.normal(-log_ratio + spread**2 / 2, spread, num)
-    return forward, rng.normal(log_ratio + spread**2 / 2, spread, back)
-
-
-def test_work_both_ways_gives_the_ratio_and_its_error():
-    rng = np.random.default_rng(8)
-    found = np.array([work_ratio(*gaussian_work(rng, 12.0, 1.5, 400, 200)) for _ in range(100)])
-    score = (found[:, 0] - 12) / found[:, 1]
-    assert np.max(np.abs(score)) < 4 and abs(score.mean()) < 0.5
-    assert 0.8 < score.std() < 1.25, score.std()
-    assert np.max(found[:, 1]) < 0.15
-
-
-def test_paths_that_are_impossible_have_their_share():
-    """Three in ten ways there end outside the support; nothing comes back from there."""
-    rng = np.random.default_rng(9)
-    forward, reverse = gaussian_work(rng, -3.0, 1.0, 4000, 4000)
-    forward[rng.random(4000) < 0.3] = np.inf
-    found, se = work_ratio(forward, reverse)
-    assert abs(found - (-3.0 + np.log(0.7))) < 4 * se < 0.2
-
-
-def test_infinite_work_of_either_sign_leaves_the_ratio_finite():
-    forward, reverse = gaussian_work(np.random.default_rng(10), 1.0, 1.0, 1000, 1000)
-    plain = work_ratio(forward, reverse)
-    forward[0], reverse[0], forward[1], reverse[1] = np.inf, np.inf, -np.inf, -np.inf
-    found = work_ratio(forward, reverse)
-    # one in a thousand of about a third
-    assert abs(found[0] - plain[0]) < 0.02 and found[1] == pytest.approx(plain[1], rel=0.1)
-
-
-def test_work_that_is_no_number_is_left_out():
-    forward, reverse = gaussian_work(np.random.default_rng(11), 1.0, 1.0, 100, 100)
-    assert work_ratio(np.append(forward, np.nan), reverse) == work_ratio(forward, reverse)
-
-
-@pytest.mark.parametrize("side", [np.zeros(0), np.zeros(1), np.full(5, np.nan), np.full(5, np.inf)])
-def test_no_work_gives_no_ratio(side):
-    some = np.array([-1.0, 0.0, 1.0])
-    assert np.all(np.isnan([work_ratio(side, some), work_ratio(some, side), work_ratio(side, side)]))
+def test_memory_does_not_grow_with_modes_times_draws():
+    """Indicators of 160 000 draws and 256 modes would be 330 MB, and several times over."""
+    rng = np.random.default_rng(16)
+    label, flags = rng.integers(256, size=(16, 10_000)), rng.random((16, 10_000)) < 0.3
+    tracemalloc.start()
+    found = [occupancy(label, 256), Tours.of(flags).shares(label, 256)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 32e6, peak
+    for one in found:
+        assert np.all(np.abs(one.weight - 1 / 256) < 5 * np.sqrt(1 / 256 / 110_000))
 
 
 # what a search has not seen
@@ -399,6 +304,16 @@ def visited(*times):
     return np.stack([(np.arange(20) < num).astype(int) for num in times])
 
 
+def searched(chance=0.0, expected=5.0, found=5, capped=0):
+    return SimpleNamespace(
+        unseen_chance=chance, expected_modes=expected, num_found=found, num_starts=100, num_capped=capped
+    )
+
+
+def evidence(value, se):
+    return Evidence(value, se, 0.5, "bridge")
+
+
 def tours(num):
     return Tours.of(np.ones((1, num + 1), bool))
 
@@ -424,8 +339,25 @@ APART, CLOSE = {"a": weighing(0.5), "b": weighing(0.5455, 0.0)}, {"a": weighing(
         (alarms.jumps_rare, (changing(9), HALVES), (changing(11), HALVES), "jumps rare", 0.0045),
         (alarms.jumps_rare, (changing(0), HALVES), (changing(0), np.array([1.0, 0.0])), "jumps rare", 0),
         (alarms.jumps_rare, (changing(0), HALVES), (changing(0), np.array([1.0])), "jumps rare", 0),
-        (alarms.modes_missing, (0.06, 100, 0, 5), (0.05, 100, 0, 5), "modes may be missing", 0.06),
-        (alarms.modes_missing, (0.0, 100, 3, 5), (0.0, 100, 0, 5), "library capped", 3),
+        (alarms.modes_missing, (searched(0.06),), (searched(0.05),), "modes may be missing", 0.06),
+        (alarms.modes_missing, (searched(0.02, 442, 239),), (searched(0.02, 300, 239),), "modes may be missing", 0.02),
+        (alarms.modes_missing, (searched(0.0, 15, 5),), (searched(0.0, 14, 5),), "modes may be missing", 0.0),
+        (alarms.modes_missing, (searched(capped=3),), (searched(),), "library capped", 3),
+        (alarms.kernel_inexact, (False,), (True,), "kernel is not exact", np.nan),
+        (
+            alarms.evidences_disagree,
+            ({"a": evidence(3.0, 0.01), "b": evidence(3.046, 0.0)},),
+            ({"a": evidence(3.0, 0.01), "b": evidence(3.044, 0.0)},),
+            "evidences disagree",
+            4.6,
+        ),
+        (
+            alarms.evidences_disagree,
+            ({"a": evidence(3.0, 0.001), "b": evidence(3.011, 0.0)},),
+            ({"a": evidence(3.0, 0.001), "b": evidence(3.009, 0.0), "c": NOTHING},),
+            "evidences disagree",
+            11,
+        ),
         (alarms.far_draws, (0.011,), (0.01,), "draws far from every chart", 0.011),
         (alarms.few_tours, (tours(29),), (tours(30),), "few regenerations", 29),
         (alarms.few_tours, (tours(0),), (None,), "few regenerations", 0),
@@ -456,7 +388,10 @@ def test_alarm_is_raised_where_it_must_and_not_before(alarm, bad, good, name, fi
 
 
 def test_a_capped_search_may_miss_modes_besides():
-    assert [one.name for one in alarms.modes_missing(0.5, 10, 2, 5)] == ["library capped", "modes may be missing"]
+    assert [one.name for one in alarms.modes_missing(searched(0.5, capped=2))] == [
+        "library capped",
+        "modes may be missing",
+    ]
 
 
 def test_the_worst_pair_of_estimates_is_named():
@@ -466,13 +401,13 @@ def test_the_worst_pair_of_estimates_is_named():
 
 
 def test_independent_draws_mix():
-    assert alarms.mixing(ParameterTable.of({"x": np.random.default_rng(13).standard_normal((4, 500))})) == []
+    assert alarms.mixing(ParameterTable.of({"x": np.random.default_rng(13).standard_normal((4, 500))}), (4, 500)) == []
 
 
 def test_chains_that_differ_do_not_mix():
     rng = np.random.default_rng(14)
     good, bad = rng.standard_normal((4, 500)), rng.standard_normal((4, 500)) + np.arange(4)[:, None]
-    few, disagree = alarms.mixing(ParameterTable.of({"good": good, "bad": bad}))
+    few, disagree = alarms.mixing(ParameterTable.of({"good": good, "bad": bad}), (4, 500))
     assert few.name == "few effective draws" and few.figure < alarms.ESS
     assert disagree.name == "chains disagree" and alarms.RHAT < disagree.figure < 5
     for one in (few, disagree):
@@ -481,23 +416,22 @@ def test_chains_that_differ_do_not_mix():
 
 def test_chains_stuck_in_different_modes_do_not_mix():
     stuck = np.repeat(np.array([0.0, 0.0, 0.0, 1.0])[:, None], 500, axis=1)
-    raised = alarms.mixing(ParameterTable.of({"mode 1": stuck}))
+    raised = alarms.mixing(ParameterTable.of({"mode 1": stuck}), (4, 500))
     assert [one.name for one in raised] == ["few effective draws", "chains disagree"]
 
 
 def test_short_runs_that_mix_have_few_effective_draws_only():
-    (few,) = alarms.mixing(ParameterTable.of({"x": np.random.default_rng(15).standard_normal((4, 50))}))
+    (few,) = alarms.mixing(ParameterTable.of({"x": np.random.default_rng(15).standard_normal((4, 50))}), (4, 50))
     assert few.name == "few effective draws" and 50 < few.figure < alarms.ESS
 
 
-def test_bridge_without_overlap_says_so():
-    found = bridge(np.zeros((4, 100)), np.full((4, 100), -25.0))
-    assert found.log_evidence == pytest.approx(-12.5) and found.overlap < 1e-4
-
-
-def test_bridge_far_apart_does_not_underflow():
-    found = bridge(np.full((4, 100), 60.0), np.full((4, 100), -60.0))
-    assert found.log_evidence == pytest.approx(0.0, abs=1e-6) and found.overlap < 1e-20
+@pytest.mark.parametrize("num", [1, 3])
+def test_too_few_draws_for_an_effective_number_are_few(num):
+    """ESS is not a number below four draws, which is not the same as enough."""
+    table = ParameterTable.of({"x": np.random.default_rng(15).standard_normal((16, num))})
+    assert np.isnan(table.ess).all()
+    (few,) = alarms.mixing(table, (16, num))
+    assert few.name == "few effective draws" and few.figure == 16 * num
 
 
 def test_balance_is_exact_for_tiny_flows_and_silent_without_any():

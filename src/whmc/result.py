@@ -1,4 +1,7 @@
-"""Result: what a run leaves behind: NumPy arrays, plain numbers, and the library and kernel as they were frozen."""
+"""Result: what a run leaves behind. Its data are NumPy arrays and plain numbers; its estimates are made when asked for.
+
+Estimates live in `whmc.estimate`: each property here names one and keeps what it returned.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,16 +12,17 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from whmc.estimate import alarms
-from whmc.estimate.alarms import Alarm
-from whmc.estimate.evidence import NOTHING, Evidence, bridge
+from whmc.estimate import moves, summary
+from whmc.estimate.alarms import Alarm, weights_disagree
+from whmc.estimate.diagnosis import diagnose
+from whmc.estimate.evidence import Evidence
 from whmc.estimate.modes import ModeDraws, ModeTable
 from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import Tours
-from whmc.estimate.weights import Flow, Weights, balance, jump_matrix, occupancy, round_trips, with_floor
+from whmc.estimate.weights import Weights, round_trips
 from whmc.kernels.base import AbstractKernel, StepInfo
+from whmc.kernels.settings import Role, single_numbers
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import chart_squares
 from whmc.search.report import SearchReport
 from whmc.target.space import by_chain
 from whmc.target.target import Target
@@ -73,16 +77,17 @@ class Gradients:
         return sum(dataclasses.astuple(self))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Result:
     """Draws and what is known of them.
 
     draws: (chains, draws, dim), unconstrained. chart: of each draw the chart with the largest responsibility.
     logdensity, log_mixture: log pi and log q there. steps: for each move of the kernel its StepInfo, arrays (chains,
-    draws). library, kernel: as they were at the end. search: what the search for modes saw, where there was one.
-    work: log evidence by the throat's work, where q alone was too poor. num_updates: how often the kernel changed at
-    regenerations; num_behind: chains that never regenerated to take the last mode. num_asked: draws that were asked
-    for, of each chain. settings: what was asked for, and versions. named: constrained values, where these were loaded.
+    draws); roles: what each move is for. library, kernel: as they were at the end. exact: whether the kernel says that
+    it leaves the target invariant. search: what the search for modes saw, where there was one. work: log evidence by
+    the throat's work, where q alone was too poor. num_updates: how often the kernel changed at regenerations;
+    num_behind: chains that never regenerated to take the last mode. num_asked: draws that were asked for, of each
+    chain. settings: what was asked for, and versions. named: constrained values, where these were loaded.
     """
 
     target: Target
@@ -91,12 +96,14 @@ class Result:
     logdensity: Float[np.ndarray, "chains draws"]
     log_mixture: Float[np.ndarray, "chains draws"]
     steps: Mapping[str, StepInfo]
+    roles: Mapping[str, Role]
     library: ModeLibrary
     kernel: AbstractKernel | None
     timings: Timings
     gradients: Gradients
     num_failed: int
     seed: int
+    exact: bool = True
     search: SearchReport | None = None
     work: Evidence | None = None
     num_updates: int = 0
@@ -113,72 +120,32 @@ class Result:
     @cached_property
     def modes(self) -> ModeTable:
         """The modes with their weights and errors."""
-        size, mode_of = self.library.num_modes, self.library.mode_of
-        best = self.weight_estimates[self.recommended]
-        heaviest = [max(np.flatnonzero(mode_of == k), key=self._chart_weights.__getitem__) for k in range(size)]
-        jumps, evidence = self.jumps, self.evidence
-        with np.errstate(divide="ignore", invalid="ignore"):
-            log_share, relative = np.log(best.weight), best.se / best.weight
-        return ModeTable(
-            location=np.asarray(self.library.location)[heaviest],
-            weight=best.weight,
-            weight_se=best.se,
-            log_evidence=evidence.log_evidence + log_share,
-            log_evidence_se=np.hypot(evidence.se, relative),
-            visits=np.bincount(self.label.ravel(), minlength=size),
-            jumps_in=jumps.sum(axis=0),
-            jumps_out=jumps.sum(axis=1),
-            num_charts=np.bincount(mode_of, minlength=size),
+        return ModeTable.of(
+            self.library, self.weight_estimates[self.recommended], self.evidence, self.label, self.jumps
         )
-
-    @cached_property
-    def _chart_weights(self) -> Float[np.ndarray, " size"]:
-        return np.asarray(self.library.log_weight)[: self.library.size]
 
     @cached_property
     def weight_estimates(self) -> dict[str, Weights]:
         """Mode weights in up to three ways, which must agree: see `alarms`."""
         size = self.library.num_modes
-        found = {"occupancy": occupancy(self.label, size)}
-        flow = self._flow()
         # flows of several kernels, seen from other charts, do not add up
-        if flow is not None and size > 1 and self.num_updates == 0:
-            by_jumps = balance(flow)
-            found["balance"] = Weights(by_jumps.weight, with_floor(by_jumps.se, self.label, size))
-        if self.tours is not None:
-            here = (self.label[..., None] == np.arange(size)).astype(float)
-            weight, se = self.tours.estimate(here)
-            found["tours"] = Weights(weight, with_floor(se, self.label, size))
-        return {name: one for name, one in found.items() if np.all(np.isfinite(one.weight))}
+        frozen = self.num_updates == 0
+        flow = moves.flow_of(self.steps, self.roles, self.library.mode_of, size) if frozen else None
+        return moves.weights_of(self.label, size, flow, self.tours)
 
     @property
     def recommended(self) -> str:
         """The balance of jumps, whose error is least, unless it contradicts the plain occupancy."""
         estimates = self.weight_estimates
-        if "balance" not in estimates or alarms.weights_disagree(
-            {name: estimates[name] for name in ("occupancy", "balance")}
-        ):
+        pair = {name: one for name, one in estimates.items() if name != "tours"}
+        if "balance" not in pair or weights_disagree(pair):
             return "occupancy"
-        plain, better = estimates["occupancy"], estimates["balance"]
-        return "balance" if np.sum(better.se**2) < np.sum(plain.se**2) else "occupancy"
-
-    def _flow(self) -> Flow | None:
-        """Acceptance of all moves between modes, chain by chain."""
-        mode_of, size = self.library.mode_of, self.library.num_modes
-        jumps = [info for name, info in self.steps.items() if name.split("[")[0] in ("Wormhole", "Independence")]
-        if not jumps:
-            return None
-        label, proposed, log_ratio = (
-            np.concatenate([getattr(info, name) for info in jumps], axis=1)
-            for name in ("label", "proposed", "log_ratio")
-        )
-        return Flow.of(mode_of[label], mode_of[proposed], np.exp(np.minimum(log_ratio, 0.0)), size)
+        return min(pair, key=lambda name: float(np.sum(pair[name].se ** 2)))
 
     @cached_property
     def tours(self) -> Tours | None:
         """The stretches between regenerations; none if the kernel makes no independence moves."""
-        flags = [info.regenerated for name, info in self.steps.items() if name.startswith("Independence")]
-        return Tours.of(np.any(flags, axis=0)) if flags else None
+        return moves.tours_of(self.steps, self.roles)
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -190,17 +157,9 @@ class Result:
 
     @cached_property
     def evidence_estimates(self) -> dict[str, Evidence]:
-        """By bridge sampling, and where that was poor by the throat's work."""
-        return {"bridge": self._bridge()} | ({} if self.work is None else {"work": self.work})
-
-    def _bridge(self) -> Evidence:
-        """Bridge sampling; needs an independence move as the last of the cycle."""
-        name, info = list(self.steps.items())[-1]
-        if not name.startswith("Independence"):
-            return NOTHING
-        draws = self.logdensity - self.log_mixture
-        # the state that a rejected proposal was compared with is the one recorded
-        return bridge(draws, np.where(info.accepted, draws, draws + info.log_ratio))
+        """By bridge sampling, and where that was poor by the throat's work; they must agree: see `alarms`."""
+        found = {"bridge": moves.bridge_of(self.steps, self.roles, self.logdensity, self.log_mixture)}
+        return found if self.work is None else {**found, "work": self.work}
 
     @property
     def log_evidence(self) -> float:
@@ -214,11 +173,12 @@ class Result:
     @cached_property
     def jumps(self) -> Int[np.ndarray, "modes modes"]:
         """Accepted changes of mode, from (row) and to (column), by all moves that propose them."""
-        size, mode_of = self.library.num_modes, self.library.mode_of
-        return sum(
-            (jump_matrix(mode_of[i.label], mode_of[i.proposed], i.accepted, size) for i in self.steps.values()),
-            np.zeros((size, size), int),
-        )
+        return moves.jumps_of(self.steps, self.library.mode_of, self.library.num_modes)
+
+    @cached_property
+    def jumped(self) -> Bool[np.ndarray, "chains draws"]:
+        """Whether a move from one mode to another was accepted in a step."""
+        return moves.jumped(self.steps, self.library.mode_of)
 
     @cached_property
     def round_trips(self) -> Int[np.ndarray, " chains"]:
@@ -228,7 +188,7 @@ class Result:
     @cached_property
     def acceptance(self) -> dict[str, float]:
         """Mean acceptance probability of each move."""
-        return {name: float(np.mean(np.exp(np.minimum(info.log_ratio, 0)))) for name, info in self.steps.items()}
+        return moves.acceptance_of(self.steps)
 
     @property
     def num_warmup_gradients(self) -> int:
@@ -241,56 +201,28 @@ class Result:
         return int(sum(np.sum(info.num_gradients) for info in self.steps.values()))
 
     @cached_property
+    def regenerated(self) -> Bool[np.ndarray, "chains draws"]:
+        """Whether a step was a regeneration."""
+        return np.any([info.regenerated for info in self.steps.values()], axis=0)
+
+    @cached_property
     def num_regenerations(self) -> int:
         return int(sum(np.sum(info.regenerated) for info in self.steps.values()))
 
     @cached_property
+    def parameters(self) -> ParameterTable:
+        """Mean, standard deviation, effective draws and R-hat of every named value."""
+        return ParameterTable.of(self.constrained())
+
+    @cached_property
     def alarms(self) -> tuple[Alarm, ...]:
         """What not to trust, each with its figure and its remedy; empty if nothing was noticed."""
-        size, weight = self.library.num_modes, self.modes.weight
-        found = alarms.weights_disagree(self.weight_estimates)
-        found += alarms.one_chain_only(self.label, size)
-        # chains that never left one mode would say that it is all there is: the warm-up's weights may know better
-        learned = np.bincount(self.library.mode_of, np.exp(self._chart_weights), size)
-        found += alarms.jumps_rare(self.label, min(weight, learned, key=lambda shares: float(np.sum(shares**2))))
-        if self.search is not None:
-            seen = self.search
-            found += alarms.modes_missing(seen.unseen_chance, seen.num_starts, seen.num_capped, seen.library.size)
-        found += alarms.chains_behind(self.num_behind, len(self.label))
-        found += alarms.stopped_early(self.label.shape[1], self.num_asked)
-        found += alarms.far_draws(self._far_share())
-        found += alarms.few_tours(self.tours)
-        found += alarms.mixing(self._watched())
-        found += alarms.evidence_uncertain(self.evidence)
-        found += alarms.failures(self.num_failed, self.num_gradients + self.num_warmup_gradients)
-        return tuple(found)
+        return diagnose(self)
 
-    def _watched(self) -> ParameterTable:
-        """What has to mix: every parameter, the log density, and the modes that matter."""
-        values = {"the log density": self.logdensity}
-        for k in np.flatnonzero((self.modes.weight > 0.01) & (self.modes.weight < 0.99)):
-            values[f"mode {k}"] = (self.label == k).astype(float)
-        return self.parameters + ParameterTable.of(values)
-
-    def _far_share(self) -> float:
-        """Share of draws far outside the nearest chart, beyond what even heavy tails explain."""
-        dim = self.target.dim
-        some = self.draws[:, :: max(1, self.label.size // 2000)].reshape(-1, dim)
-        if self.target.fold is not None:  # unfolded draws are far from the charts, and their images are not
-            some = by_chain(lambda position: self.target.home(position[None])[0], some[None])[0]
-        return float(np.mean(chart_squares(self.library, some).min(axis=0) > 4 * (dim + 5 * np.sqrt(2 * dim))))
-
-    @cached_property
-    def jumped(self) -> Bool[np.ndarray, "chains draws"]:
-        """Whether a move from one mode to another was accepted in a step."""
-        mode_of = self.library.mode_of
-        changes = [info.accepted & (mode_of[info.label] != mode_of[info.proposed]) for info in self.steps.values()]
-        return np.any(changes, axis=0)
-
-    @cached_property
-    def regenerated(self) -> Bool[np.ndarray, "chains draws"]:
-        """Whether a step was a regeneration."""
-        return np.any([info.regenerated for info in self.steps.values()], axis=0)
+    @property
+    def tuned(self) -> dict[str, float | int | bool]:
+        """The settings of the kernel that are single numbers."""
+        return {} if self.kernel is None else single_numbers(self.kernel)
 
     def unflatten(self) -> Any:
         """The draws in the shape of the target's template, (chains, draws, ...) each."""
@@ -347,52 +279,12 @@ class Result:
 
         return save(self, path)
 
-    @property
-    def tuned(self) -> dict[str, float | int | bool]:
-        """The settings of the kernel that are single numbers."""
-        moves = () if self.kernel is None else getattr(self.kernel, "kernels", (self.kernel,))
-        settings = {
-            f"{name}.{field.name}": np.asarray(getattr(move, field.name))
-            for name, move in zip(self.steps, moves, strict=False)
-            for field in dataclasses.fields(move)
-        }
-        return {name: value.item() for name, value in settings.items() if value.dtype.kind in "biuf" and not value.ndim}
-
-    @cached_property
-    def parameters(self) -> ParameterTable:
-        """Mean, standard deviation, effective draws and R-hat of every named value."""
-        return ParameterTable.of(self.constrained())
-
     def summary(self) -> str:
         """Alarms first, then the modes, the evidence, the parameters, how the moves did, what it cost."""
-        chains, draws, dim = self.draws.shape
-        lines = [f"ALARM {alarm}" for alarm in self.alarms]
-        size, charts = self.library.num_modes, self.library.size
-        several = f" ({charts} charts)" if charts > size else ""
-        one_of = "" if self.target.fold is None else f", one of {len(self.target.group)} images of each"
-        lines += [
-            f"{chains} chains x {draws} draws in {dim} dimensions, {size} modes{several}{one_of}",
-            str(self.modes),
-        ]
-        lines.append(f"log evidence {self.log_evidence:.3f} ± {self.log_evidence_se:.3f} (by {self.evidence.method})")
-        if size > 1:
-            lines.append(f"weights by {self.recommended}; round trips {int(self.round_trips.sum())}")
-        lines.append(str(self.parameters))
-        if self.search is not None:
-            lines.append(str(self.search))
-        shown = ", ".join(f"{name} {rate:.2f}" for name, rate in self.acceptance.items())
-        settings = ", ".join(f"{name} {value:.4g}" for name, value in self.tuned.items())
-        seconds = self.timings
-        lines += [
-            f"acceptance: {shown}; regenerations: {self.num_regenerations}"
-            + (f", kernel updates at them: {self.num_updates}" if self.num_updates else ""),
-            f"tuned: {settings}",
-            f"gradients: {self.num_gradients}, before that {self.num_warmup_gradients} in warm-up; "
-            f"failed evaluations: {self.num_failed}",
-            f"seconds: search {seconds.search:.1f}, prepare {seconds.prepare:.1f}, compile {seconds.compile:.1f}, "
-            f"warm-up {seconds.warmup:.1f}, sampling {seconds.sampling:.1f}",
-        ]
-        return "\n".join(lines)
+        return summary.summary(self)
 
     def __repr__(self) -> str:
-        return self.summary()
+        return summary.one_line(self)
+
+    def _repr_html_(self) -> str:
+        return summary.as_html(self)

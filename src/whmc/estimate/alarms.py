@@ -2,6 +2,8 @@
 
 import dataclasses
 from collections.abc import Mapping
+from itertools import combinations
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -14,12 +16,23 @@ from whmc.estimate.weights import Weights
 DISAGREE = 4.5
 """Standard errors between two estimates: over some hundred comparisons chance reaches this once in a thousand runs."""
 
+LEAST_WEIGHT_GAP = 2e-3
+LEAST_EVIDENCE_GAP = 0.01
+"""Smaller differences do not matter, however small the standard errors."""
+
 RHAT = 1.02
 ESS = 400
 """Both as ArviZ's authors recommend, for bulk estimates over several chains (Vehtari et al. 2021)."""
 
 UNSEEN = 0.05
 """Chance of a new mode at the next start above which the search has not come to an end."""
+
+UNSEEN_FACTOR = 1.5
+UNSEEN_MODES = 10
+"""Modes expected, as a multiple of those found and beyond them, from which the search has not come to an end either."""
+
+UNCERTAIN_SE = 0.1
+LEAST_OVERLAP = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,53 +48,86 @@ class Alarm:
         return f"{self.name}: {self.message}. {self.remedy}"
 
 
+@runtime_checkable
+class SearchCounts(Protocol):
+    """What a search tells about the modes that it has not seen."""
+
+    @property
+    def unseen_chance(self) -> float: ...
+    @property
+    def expected_modes(self) -> float: ...
+    @property
+    def num_found(self) -> int: ...
+    @property
+    def num_starts(self) -> int: ...
+    @property
+    def num_capped(self) -> int: ...
+
+
+def kernel_inexact(exact: bool) -> list[Alarm]:
+    """A kernel that says itself that it does not leave the target invariant."""
+    if exact:
+        return []
+    return [
+        Alarm(
+            "kernel is not exact",
+            np.nan,
+            "a move of the kernel does not leave the target invariant, so draws, weights and evidence are biased",
+            "Use it to study the printed algorithm only; sample with the default kernel",
+        )
+    ]
+
+
 def weights_disagree(estimates: Mapping[str, Weights]) -> list[Alarm]:
     """Two estimates of one weight that differ by more than their errors allow."""
     worst, pair, mode = 0.0, ("", ""), 0
-    names = list(estimates)
-    for n, first in enumerate(names):
-        for second in names[n + 1 :]:
-            a, b = estimates[first], estimates[second]
-            error = np.hypot(a.se, b.se)
-            gap = np.abs(a.weight - b.weight)
-            # where both errors are nil (one mode, or one draw of difference) there is nothing to compare
-            usable = np.isfinite(gap) & (error > 0) & (gap > 2e-3)
-            score = np.where(usable, gap / np.where(usable, error, 1.0), 0.0)
-            if score.max(initial=0.0) > worst:
-                worst, pair, mode = float(score.max()), (first, second), int(score.argmax())
+    for first, second in combinations(estimates, 2):
+        a, b = estimates[first], estimates[second]
+        error = np.hypot(a.se, b.se)
+        gap = np.abs(a.weight - b.weight)
+        # where both errors are nil (one mode, or one draw of difference) there is nothing to compare
+        usable = np.isfinite(gap) & (error > 0) & (gap > LEAST_WEIGHT_GAP)
+        score = np.where(usable, gap / np.where(usable, error, 1.0), 0.0)
+        if score.max(initial=0.0) > worst:
+            worst, pair, mode = float(score.max()), (first, second), int(score.argmax())
     if worst <= DISAGREE:
         return []
     return [
         Alarm(
             "weights disagree",
             worst,
-            f"mode {mode} weighs {estimates[pair[0]].weight[mode]:.3g} by {pair[0]} and "
-            f"{estimates[pair[1]].weight[mode]:.3g} by {pair[1]}, {worst:.1f} standard errors apart",
-            "Run longer: draws=, and warmup= so that charts and steps are learned better",
+            f"mode {mode} has weight {estimates[pair[0]].weight[mode]:.3g} by {pair[0]} and "
+            f"{estimates[pair[1]].weight[mode]:.3g} by {pair[1]}: {worst:.1f} standard errors apart",
+            "The errors are too small. Increase draws=, and warmup= for better charts and step sizes",
         )
     ]
 
 
 def one_chain_only(label: Int[np.ndarray, "chains draws"], size: int) -> list[Alarm]:
-    """Modes with more than a few draws, all of them in one chain. One that weighs nothing is seen once, by someone."""
+    """Modes visited by only one chain.
+
+    Modes with fewer than ten draws, or with less than 0.1 % of all draws, are ignored: a negligible mode is bound to be
+    seen by a single chain.
+    """
     visits = np.stack([np.bincount(row, minlength=size) for row in label])
     total = visits.sum(axis=0)
     lonely = (total >= 10) & (total >= 1e-3 * label.size) & ((visits > 0).sum(axis=0) == 1)
     if len(label) == 1 or not lonely.any():
         return []
     modes = np.flatnonzero(lonely)
+    which = f"mode {modes[0]} was" if len(modes) == 1 else f"modes {_some(modes)} were each"
     return [
         Alarm(
             "one chain only",
             float(len(modes)),
-            f"mode{'s' if len(modes) > 1 else ''} {_some(modes)} seen by one of {len(label)} chains only",
-            "Its weight is not known: run longer, or give a better chart for it",
+            f"{which} visited by only one of {len(label)} chains",
+            "The weight and its error are not reliable. Increase draws=, or give a better chart with modes=",
         )
     ]
 
 
 def jumps_rare(label: Int[np.ndarray, "chains draws"], weight: Float[np.ndarray, " size"]) -> list[Alarm]:
-    """Chains that hardly ever change the mode, compared with independent draws."""
+    """Chains that change mode much less often than independent draws would, which is in 1 - sum weight² of steps."""
     diversity = 1 - float(np.sum(weight**2))
     if len(weight) < 2 or label.shape[1] < 2 or (diversity < 1e-3 and len(np.unique(label)) == 1):
         return []
@@ -92,33 +138,35 @@ def jumps_rare(label: Int[np.ndarray, "chains draws"], weight: Float[np.ndarray,
         Alarm(
             "jumps rare",
             changes,
-            f"the mode changes in {changes:.2g} of the steps, independent draws would in {diversity:.2g}",
-            "Charts do not fit: raise warmup=, or look for a parametrisation with rounder modes",
+            f"chains change mode in {100 * changes:.2g}% of steps; independent draws would in {100 * diversity:.2g}%",
+            "The charts do not fit the modes. Increase warmup=, or choose a parametrisation with rounder modes",
         )
     ]
 
 
-def modes_missing(unseen_chance: float, num_starts: int, num_capped: int, size: int) -> list[Alarm]:
-    """A search that was still finding new modes, or more than the library takes."""
+def modes_missing(search: SearchCounts) -> list[Alarm]:
+    """A search that was still finding new modes, or found more than the library takes."""
     alarms = []
-    if num_capped:
+    found, expected = search.num_found, search.expected_modes
+    if search.num_capped:
         alarms.append(
             Alarm(
                 "library capped",
-                float(num_capped),
-                f"{num_capped} modes were found beyond the {size} charts of the library and left out; weights are "
-                "shares among the modes kept, and the log evidence counts these only",
-                "Raise max_modes=, or declare what makes the modes many (symmetries, independent blocks)",
+                float(search.num_capped),
+                f"the search found {search.num_capped} more modes than max_modes= allows; weights and log evidence "
+                "describe the modes that were kept",
+                "Increase max_modes=, or declare what makes the modes many (symmetries=, independent blocks)",
             )
         )
-    if unseen_chance > UNSEEN:
+    if search.unseen_chance > UNSEEN or (expected > UNSEEN_FACTOR * found and expected >= found + UNSEEN_MODES):
         alarms.append(
             Alarm(
                 "modes may be missing",
-                unseen_chance,
-                f"one more start would find a new mode with chance {unseen_chance:.2g} "
-                f"(Good-Turing, {num_starts} starts)",
-                "Search longer: finder=(MultiStart(10_000), Tempered()), or adapt='regeneration'",
+                search.unseen_chance,
+                f"the search found {found} modes, but an estimated {expected:.4g} or more exist; one more start finds "
+                f"a new one with probability {search.unseen_chance:.2g} (after {search.num_starts} starts)",
+                "Search longer: finder=(MultiStart(10_000), Tempered()), or adapt='regeneration'. If the density is "
+                "periodic or improper, bound it",
             )
         )
     return alarms
@@ -132,8 +180,9 @@ def chains_behind(num_behind: int, chains: int) -> list[Alarm]:
         Alarm(
             "modes found too late",
             float(num_behind),
-            f"{num_behind} of {chains} chains did not regenerate after a new mode was found, and never jumped to it",
-            "Their draws are exact only for the modes they knew: run again with modes=result.library",
+            f"{num_behind} of {chains} chains did not regenerate after the last new mode was found, and never jumped "
+            "to it",
+            "Their draws cover only the modes they knew. Run again with modes=result.library",
         )
     ]
 
@@ -142,8 +191,8 @@ def stopped_early(num: int, asked: int) -> list[Alarm]:
     """Fewer draws than were asked for."""
     if num >= asked:
         return []
-    remedy = "If it has a store, whmc.resume() makes the rest"
-    return [Alarm("stopped early", num / asked, f"{num} of {asked} draws of each chain were made", remedy)]
+    remedy = "If the run has a store, continue it with whmc.resume()"
+    return [Alarm("stopped early", num / asked, f"the run made {num} of {asked} draws of each chain", remedy)]
 
 
 def far_draws(share: float) -> list[Alarm]:
@@ -154,8 +203,8 @@ def far_draws(share: float) -> list[Alarm]:
         Alarm(
             "draws far from every chart",
             share,
-            f"{share:.1%} of the draws lie far outside every chart",
-            "There is mass that the charts do not describe: raise warmup=, or search again with finder=Tempered()",
+            f"{share:.1%} of the draws lie far outside every chart, where the charts do not describe the target",
+            "Increase warmup=, or search again with finder=Tempered()",
         )
     ]
 
@@ -168,24 +217,37 @@ def few_tours(tours: Tours | None) -> list[Alarm]:
         Alarm(
             "few regenerations",
             float(len(tours)),
-            f"{len(tours)} complete tours: no estimate by tours, and hardly a chance to adapt at regenerations",
-            "Draws stay exact. In high dimension this is usual; use adapt='warmup'",
+            f"there are {len(tours)} complete tours, fewer than the {FEWEST} that an estimate by tours needs",
+            "Draws stay exact, and in high dimension this is usual. Prefer adapt='warmup'",
         )
     ]
 
 
-def mixing(table: ParameterTable) -> list[Alarm]:
-    """R-hat and effective draws by ArviZ, of parameters, log density and mode indicators alike."""
+def mixing(table: ParameterTable, shape: tuple[int, int]) -> list[Alarm]:
+    """R-hat and effective draws by ArviZ, of parameters, log density and mode indicators alike.
+
+    shape: (chains, draws). Fewer than four draws of each chain have no ESS at all, which is not enough either.
+    """
     alarms = []
-    if np.nanmin(table.ess, initial=np.inf) < ESS:
-        worst = int(np.nanargmin(table.ess))
-        ess = table.ess[worst]
+    chains, draws = shape
+    least = np.nanmin(table.ess, initial=np.inf)
+    if draws < 4:
         alarms.append(
             Alarm(
                 "few effective draws",
-                float(ess),
-                f"{table.name[worst]} has {ess:.0f} effective draws",
-                f"Run longer, by a factor of {np.ceil(ESS / max(ess, 1)):.0f} or so: draws=",
+                float(chains * draws),
+                f"{draws} draws of each of {chains} chains are too few to estimate effective draws",
+                f"Increase draws=, for {ESS} effective draws or more",
+            )
+        )
+    elif least < ESS:
+        name = table.name[int(np.nanargmin(table.ess))]
+        alarms.append(
+            Alarm(
+                "few effective draws",
+                float(least),
+                f"{name} has {least:.0f} effective draws, fewer than {ESS}",
+                f"Increase draws= by a factor of about {np.ceil(ESS / max(least, 1)):.0f}",
             )
         )
     if np.nanmax(table.rhat, initial=-np.inf) > RHAT:
@@ -194,23 +256,23 @@ def mixing(table: ParameterTable) -> list[Alarm]:
             Alarm(
                 "chains disagree",
                 float(table.rhat[worst]),
-                f"R-hat of {table.name[worst]} is {table.rhat[worst]:.3f}",
-                "Chains have not mixed: raise warmup= and draws=",
+                f"R-hat of {table.name[worst]} is {table.rhat[worst]:.3f}, above {RHAT}",
+                "The chains have not mixed. Increase warmup= and draws=",
             )
         )
     return alarms
 
 
 def evidence_uncertain(evidence: Evidence) -> list[Alarm]:
-    """An evidence that hangs on few draws, or is not there."""
-    if np.isfinite(evidence.se) and evidence.se <= 0.1 and evidence.overlap >= 1e-3:
+    """An evidence that depends on few draws, or that does not exist."""
+    if np.isfinite(evidence.se) and evidence.se <= UNCERTAIN_SE and evidence.overlap >= LEAST_OVERLAP:
         return []
     if not np.isfinite(evidence.log_evidence):
         return [
             Alarm(
                 "no evidence",
                 np.nan,
-                "the kernel makes no independence moves, or none came near the target",
+                "the kernel does not end with an independence move from the charts, or none came near the target",
                 "Use the default kernel, or add Independence() as its last move",
             )
         ]
@@ -219,10 +281,26 @@ def evidence_uncertain(evidence: Evidence) -> list[Alarm]:
             "evidence uncertain",
             evidence.se,
             f"the log evidence has standard error {evidence.se:.2g} (overlap of charts and target "
-            f"{evidence.overlap:.1g})",
-            "Charts do not fit well: raise warmup= and draws=",
+            f"{evidence.overlap:.1g}; {evidence.uncovered:.1%} of the draws lie where the charts do not reach)",
+            "The charts do not fit well. Increase warmup= and draws=",
         )
     ]
+
+
+def evidences_disagree(estimates: Mapping[str, Evidence]) -> list[Alarm]:
+    """Two estimates of the log evidence that differ by more than their errors allow."""
+    worst, message = 0.0, ""
+    for a, b in combinations(estimates.values(), 2):
+        gap, error = abs(a.log_evidence - b.log_evidence), float(np.hypot(a.se, b.se))
+        if gap > LEAST_EVIDENCE_GAP and error > 0 and gap / error > max(worst, DISAGREE):
+            worst = gap / error
+            message = (
+                f"the log evidence is {a.log_evidence:.3f} ± {a.se:.3f} by {a.method} and {b.log_evidence:.3f} ± "
+                f"{b.se:.3f} by {b.method}: {worst:.1f} standard errors apart"
+            )
+    if not worst:
+        return []
+    return [Alarm("evidences disagree", worst, message, "Neither is reliable. Increase warmup= and draws=")]
 
 
 def failures(num_failed: int, num_gradients: int) -> list[Alarm]:
@@ -233,8 +311,9 @@ def failures(num_failed: int, num_gradients: int) -> list[Alarm]:
         Alarm(
             "evaluations failed",
             num_failed / max(num_gradients, 1),
-            f"{num_failed} of {num_gradients} evaluations gave NaN, +inf or a bad gradient",
-            "They were rejected; find where with print(target.check()), and return -inf outside the support",
+            f"{num_failed} of {num_gradients} evaluations gave NaN, +inf or a gradient that is not finite, and were "
+            "rejected",
+            "Find them with print(target.check()), and return -inf outside the support",
         )
     ]
 

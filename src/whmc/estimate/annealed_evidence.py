@@ -6,6 +6,8 @@ gives the evidence by Bennett's acceptance ratio. On the extended target, with o
     start: pi(theta) r_i(theta) |L_i| in (z, i),     end: omega_i N(z; 0, I).
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,13 +22,22 @@ from whmc.modes.library import ModeLibrary, apply
 from whmc.modes.mixture import pick
 from whmc.target.target import Target
 
-GOOD = 0.03
+GOOD_SE = 0.03
 """A standard error of the bridge that leaves nothing to improve."""
 
-NUM = 1024
-"""Draws annealed each way."""
+NUM_PATHS = 1024
+"""Draws annealed each way, or a few less: as many of each chain."""
 
-LEAST_THROAT = 32
+MIN_THROAT = 32
+"""Annealing steps at least; twice those of the jumps, if these take more."""
+
+
+def needs_annealing(evidence: Evidence) -> bool:
+    """Whether the evidence by bridge sampling is poor enough to be checked, and perhaps replaced, by work.
+
+    Not where there is no bridge at all: then no proposal came near the target, or the kernel makes none.
+    """
+    return evidence.method != "none" and not evidence.se <= GOOD_SE  # NaN is not good either
 
 
 def annealed_evidence(
@@ -36,18 +47,26 @@ def annealed_evidence(
     draws: Float[np.ndarray, "chains draws dim"],
     key: Array,
 ) -> Evidence:
-    """The evidence by work, from some of the draws and as many of the throat's own."""
+    """The evidence by work, from some of the draws and as many of the throat's own, and what it cost in gradients."""
     wormholes = [move for move in moves(kernel) if isinstance(move, Wormhole)]
-    throat = max([LEAST_THROAT, *(2 * int(move.throat) for move in wormholes)])
+    throat = max([MIN_THROAT, *(2 * int(move.throat) for move in wormholes)])
     stride = min([1.0, *(float(move.stride) for move in wormholes)])
-    chains, num, _ = draws.shape
-    chain, draw = np.divmod(np.linspace(0, chains * num - 1, NUM).astype(int), num)
-    some = np.asarray(draws[chain, draw])
+    some = _thinned(draws)
+    size, dim = some.shape[:2], some.shape[2]
     keys = jax.random.split(key, 2)
-    there = _inward(target, library, jnp.asarray(some), keys[0], throat, stride)
-    back = _outward(target, library, keys[1], throat, stride)
-    found = acceptance_ratio(np.asarray(there), np.asarray(back))
-    return Evidence(-found.log_evidence, found.se, found.overlap, "the throat's work")
+    there = _inward(target, library, jnp.asarray(some.reshape(-1, dim)), keys[0], throat, stride)
+    back = _outward(target, library, jax.random.split(keys[1], size[0] * size[1]), throat, stride)
+    found = acceptance_ratio(np.asarray(back).reshape(size), np.asarray(there).reshape(size))
+    # a gradient a step and one at the start of each path; and one at the end of those that come out of the throat
+    num_gradients = size[0] * size[1] * (2 * (throat + 1) + 1)
+    return dataclasses.replace(found, method="the throat's work", num_gradients=num_gradients)
+
+
+def _thinned(draws: Float[np.ndarray, "chains draws dim"]) -> Float[np.ndarray, "chains few dim"]:
+    """Evenly spaced draws of every chain, about `NUM_PATHS` in all."""
+    chains, num, _ = draws.shape
+    each = min(num, max(1, NUM_PATHS // chains))
+    return np.asarray(draws[:, np.linspace(0, num - 1, each).astype(int)])
 
 
 @jax.jit
@@ -89,7 +108,7 @@ def _inward(
 def _outward(
     target: Target,
     library: ModeLibrary,
-    key: Array,
+    keys: Array,
     throat: Int[Array, ""] | int,
     stride: Float[Array, ""] | float,
 ) -> Float[Array, " n"]:
@@ -115,7 +134,7 @@ def _outward(
         finish = _energy(state.logdensity + state.log_responsibility(label), library, label, momentum)
         return finish - _throat_energy(library, label, z, p)
 
-    return jax.lax.map(one, jax.random.split(key, NUM), batch_size=64)
+    return jax.lax.map(one, keys, batch_size=64)
 
 
 def _energy(

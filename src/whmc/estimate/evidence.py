@@ -1,22 +1,38 @@
-"""Log evidence from evaluations that were made anyway: bridge sampling, and work."""
+"""Log evidence from weights w = pi/q that were computed anyway: bridge sampling, and Bennett's form of it for work."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
 
 from whmc.estimate.weights import standard_error
 
+TOLERANCE = 1e-9
+"""Of the root, in log Z. Both sides of its equation change by at most as much as log Z does, so their difference at
+the root is at most `RESIDUAL`; a larger one means that the equation was not solved."""
+
+RESIDUAL = 1e-6
+
+MAX_DOUBLINGS = 64
+"""Of the first step of one, while the root is bracketed: roots further than 1e19 from the bulk are not looked for."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """log of the integral of the target's density as it is written. `overlap`: share of what the optimal bridge
-    would have if the two sets of draws were of one law; near zero the estimate hangs on few draws."""
+    """log of the integral of the target's density as it is written, with its standard error.
+
+    overlap: share of what the optimal bridge would have if the two sets of draws were of one law; near zero the
+    estimate depends on few draws. uncovered: share of the draws that lie where no proposal came; it is part of the
+    error. num_gradients: gradients spent on this estimate alone.
+    """
 
     log_evidence: float
     se: float
     overlap: float
     method: str
+    uncovered: float = 0.0
+    num_gradients: int = 0
 
 
 NOTHING = Evidence(np.nan, np.nan, 0.0, "none")
@@ -30,60 +46,134 @@ def bridge(draws: Float[np.ndarray, "chains draws"], proposals: Float[np.ndarray
         Z = mean_q[ w/(s1 w + s2 Z) ] / mean_pi[ 1/(s1 w + s2 Z) ].
 
     A proposal that was accepted is also a draw, so the error is that of the two means' difference, step by step.
+    `_evidence` adds to it where the proposals do not reach all draws.
     """
-    from scipy.special import log_expit, logsumexp  # late: not needed to import whmc
-
-    if not np.any(np.isfinite(proposals)):
+    log_z = _root(draws, proposals)
+    if log_z is None:
         return NOTHING
-
-    def sides(log_z: float) -> tuple[np.ndarray, np.ndarray]:
-        """log of w/(w + Z) at the proposals and of Z/(w + Z) at the draws."""
-        return log_expit(proposals - log_z), log_expit(log_z - draws)
-
-    def excess(log_z: float) -> float:
-        there, here = sides(log_z)
-        return float(logsumexp(there) - logsumexp(here))
-
-    # the excess falls with log Z: bisect, since plain iteration of the equation need not converge
-    finite = np.concatenate([draws.ravel(), proposals[np.isfinite(proposals)]])
-    low, high = float(finite.min()) - 1, float(finite.max()) + 1
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    log_z = 0.5 * (low + high)
-    there, here = (np.exp(side - (logsumexp(side) - np.log(side.size))) for side in sides(log_z))
-    se = float(standard_error((there - here)[..., None])[0])
-    # twice the mean: one where w is constant, nil where no proposal lies near a draw
-    overlap = float(2 * np.exp(logsumexp(sides(log_z)[0]) - np.log(proposals.size)))
-    return Evidence(log_z, se, overlap, "bridge")
+    here, there = _shares(draws, proposals, log_z)
+    return _evidence(draws, proposals, log_z, _mean_error(there - here), "bridge")
 
 
-def acceptance_ratio(forward: Float[np.ndarray, " n"], reverse: Float[np.ndarray, " m"]) -> Evidence:
+def acceptance_ratio(forward: Float[np.ndarray, "groups n"], reverse: Float[np.ndarray, "chains draws"]) -> Evidence:
     """log(Z1/Z0) from the work of going from 0 to 1 and from 1 to 0 (Bennett 1976).
 
     It solves sum_F f(M + W_F - x) = sum_R f(-M + W_R + x) with f the Fermi function, W reduced work, x = -log(Z1/Z0),
-    M = log(n/m).
+    M = log(n/m). That is the bridge with log w = -W_F at the draws of 0, and log w = W_R at the draws of 1. Work that
+    is not a number belongs to a path that is impossible, as infinite work does: it counts, with weight zero.
     """
-    from scipy.special import log_expit, logsumexp
-
-    forward, reverse = forward[~np.isnan(forward)], reverse[~np.isnan(reverse)]
-    finite = np.concatenate([forward[np.isfinite(forward)], -reverse[np.isfinite(reverse)]])
-    if len(forward) < 2 or len(reverse) < 2 or len(finite) == 0:
+    draws, proposals = _without_nan(reverse), -_without_nan(forward)
+    log_z = _root(draws, proposals)
+    if log_z is None:
         return NOTHING
-    offset = np.log(len(forward) / len(reverse))
+    here, there = (_mean_error(shares) for shares in _shares(draws, proposals, log_z))
+    return _evidence(draws, proposals, log_z, float(np.hypot(here, there)), "work")
 
-    def sides(x: float) -> tuple[np.ndarray, np.ndarray]:
-        return log_expit(x - offset - forward), log_expit(offset - reverse - x)
 
-    low, high = float(finite.min() - 50), float(finite.max() + 50)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        there, back = map(logsumexp, sides(middle))
-        low, high = (middle, high) if there < back else (low, middle)
-    log_sides = sides(0.5 * (low + high))
-    means = [float(logsumexp(side) - np.log(len(side))) for side in log_sides]
-    if not np.all(np.isfinite(means)):
-        return NOTHING
-    shares = [np.exp(side - mean) for side, mean in zip(log_sides, means, strict=True)]
-    se = float(np.sqrt(sum(share.var(ddof=1) / len(share) for share in shares)))
-    return Evidence(-0.5 * (low + high), se, float(2 * np.exp(min(means))), "work")
+def _without_nan(work: np.ndarray) -> np.ndarray:
+    return np.where(np.isnan(work), np.inf, work)
+
+
+def _log_sides(draws: np.ndarray, proposals: np.ndarray, log_z: float) -> tuple[np.ndarray, np.ndarray]:
+    """log of s2 Z/(s1 w + s2 Z) at the draws and of s1 w/(s1 w + s2 Z) at the proposals."""
+    from scipy.special import log_expit  # late: not needed to import whmc
+
+    offset = log_z + np.log(proposals.size / draws.size)
+    return log_expit(offset - draws), log_expit(proposals - offset)
+
+
+def _log_mean(logs: np.ndarray) -> float:
+    """log of the mean of exp(logs), none of which is above zero."""
+    highest = float(logs.max())
+    return highest + float(np.log(np.mean(np.exp(logs - highest)))) if highest > -np.inf else -np.inf
+
+
+def _root(draws: np.ndarray, proposals: np.ndarray) -> float | None:
+    """log Z for which both sides have the same sum; None if there is none.
+
+    The bracket grows from the median of the finite weights, so that a few absurd ones do not matter: each is a share
+    of nought or one, however absurd. A root is returned only if it solves the equation and lies where w allows it:
+    see `_within`.
+    """
+    from scipy.optimize import brentq
+
+    finite = np.concatenate([draws[np.isfinite(draws)], proposals[np.isfinite(proposals)]])
+    if min(draws.size, proposals.size) < 2 or len(finite) == 0:
+        return None
+    centre = float(np.median(finite))
+    near, far = draws - centre, proposals - centre
+
+    def excess(shift: float) -> float:
+        """Of the proposals' side over the draws' side; it falls as log Z rises."""
+        here, there = (_log_mean(side) + np.log(side.size) for side in _log_sides(near, far, shift))
+        return there - here if np.isfinite(here) and np.isfinite(there) else np.nan
+
+    bracket = _bracket(excess)
+    if bracket is None:
+        return None
+    shift = float(brentq(excess, *bracket, xtol=TOLERANCE))
+    solved = abs(excess(shift)) < RESIDUAL and _within(near, far, shift)
+    return centre + shift if solved else None
+
+
+def _bracket(excess: Callable[[float], float]) -> tuple[float, float] | None:
+    """Two numbers between which a falling function changes its sign, found by doubling steps from zero."""
+    first = excess(0.0)
+    if np.isnan(first):
+        return None
+    inner, outer = 0.0, 1.0 if first > 0 else -1.0
+    for _ in range(MAX_DOUBLINGS):
+        if excess(outer) * first <= 0:
+            return min(inner, outer), max(inner, outer)
+        inner, outer = outer, 2 * outer
+    return None
+
+
+def _within(draws: np.ndarray, proposals: np.ndarray, log_z: float) -> bool:
+    """Whether log w allows log Z.
+
+    Z is a mean of w over the proposals and 1/Z one of 1/w over the draws, so log Z lies between the smallest and the
+    largest finite log w; lower where some proposals have no density, higher where some draws cannot be proposed.
+    """
+    usable = np.isfinite(draws), np.isfinite(proposals)
+    finite = np.concatenate([draws[usable[0]], proposals[usable[1]]])
+    slack = [-np.log(max(float(np.mean(some)), np.finfo(float).tiny)) + TOLERANCE for some in usable]
+    return bool(finite.min() - slack[1] <= log_z <= finite.max() + slack[0])
+
+
+def _shares(draws: np.ndarray, proposals: np.ndarray, log_z: float) -> tuple[np.ndarray, np.ndarray]:
+    """Both sides of the equation, each divided by its mean: the relative errors of the means are that of Z."""
+    here, there = (np.exp(side - _log_mean(side)) for side in _log_sides(draws, proposals, log_z))
+    return here, there
+
+
+def _mean_error(values: Float[np.ndarray, "chains draws"]) -> float:
+    """Standard error of the mean: by batches, by chains, or by effective draws, whichever is largest.
+
+    Batches are blind to what takes longer than a batch, and the spread of few chains is itself uncertain.
+    """
+    errors = [float(standard_error(values[..., None])[0])]
+    if values.shape[1] >= 4 and np.ptp(values) > 0:
+        from arviz_stats.base.array import array_stats  # late: it takes longer to import than JAX
+
+        with np.errstate(divide="ignore", invalid="ignore"):  # chains that stand still have no variance of their own
+            effective = array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean")
+        errors.append(float(np.std(values, ddof=1) / np.sqrt(effective)))
+    return float(np.nanmax(errors)) if np.any(np.isfinite(errors)) else np.nan
+
+
+def _evidence(draws: np.ndarray, proposals: np.ndarray, log_z: float, se: float, method: str) -> Evidence:
+    """The estimate with all of its error.
+
+    If w has a finite variance under q, then hardly any draw has a w above sqrt(n) times the largest w of n proposals:
+    for P_q(w > c) = c^-2 the largest is about sqrt(n), and P_pi(w > n) about 1/n. Draws beyond that lie where q does
+    not reach. Only local moves tell how much mass there is, and they enter and leave such tails so rarely that neither
+    batches nor chains show the error. So their share u is an error of its own: without that mass log Z would be lower
+    by -log(1 - u).
+    """
+    uncovered = float(np.mean(draws > proposals.max() + 0.5 * np.log(proposals.size)))
+    with np.errstate(divide="ignore"):
+        total = float(np.hypot(se, -np.log1p(-uncovered)))
+    # twice the smaller mean: one where w is constant, nil where no proposal lies near a draw
+    overlap = 2 * min(float(np.exp(_log_mean(side))) for side in _log_sides(draws, proposals, log_z))
+    return Evidence(log_z, total, overlap, method, uncovered) if overlap > 0 else NOTHING

@@ -6,8 +6,15 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float, Int
 
+from whmc.estimate.evidence import Evidence
+from whmc.estimate.weights import Weights
+from whmc.modes.library import ModeLibrary
 
-@dataclasses.dataclass(frozen=True)
+SHOWN = 40
+"""Modes that are printed, the heaviest; the table has them all."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class ModeTable:
     """A row for each mode: where it is, how heavy, its share of the evidence, how often visited, jumps in and out."""
 
@@ -21,24 +28,58 @@ class ModeTable:
     jumps_out: Int[np.ndarray, " size"]
     num_charts: Int[np.ndarray, " size"]
 
+    @classmethod
+    def of(
+        cls,
+        library: ModeLibrary,
+        weights: Weights,
+        evidence: Evidence,
+        label: Int[np.ndarray, "chains draws"],
+        jumps: Int[np.ndarray, "size size"],
+    ) -> "ModeTable":
+        """A mode is where its heaviest chart is, and its evidence is its weight's share of the whole."""
+        size, mode_of = library.num_modes, library.mode_of
+        log_weight = np.asarray(library.log_weight)[: library.size]
+        heaviest = [max(np.flatnonzero(mode_of == k), key=log_weight.__getitem__) for k in range(size)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_share, relative = np.log(weights.weight), weights.se / weights.weight
+        return cls(
+            location=np.asarray(library.location)[heaviest],
+            weight=weights.weight,
+            weight_se=weights.se,
+            log_evidence=evidence.log_evidence + log_share,
+            log_evidence_se=np.hypot(evidence.se, relative),
+            visits=np.bincount(label.ravel(), minlength=size),
+            jumps_in=jumps.sum(axis=0),
+            jumps_out=jumps.sum(axis=1),
+            num_charts=np.bincount(mode_of, minlength=size),
+        )
+
+    @property
+    def shown(self) -> Int[np.ndarray, " n"]:
+        """The modes that are printed, in the order of the library."""
+        return np.sort(np.argsort(-self.weight, kind="stable")[:SHOWN])
+
     def __len__(self) -> int:
         return len(self.weight)
 
+    def __repr__(self) -> str:
+        return f"ModeTable({len(self)} modes)"
+
     def __str__(self) -> str:
         lines = ["mode   weight      ±   log evidence      ±     visits  jumps in  jumps out"]
-        order = np.arange(len(self)) if len(self) <= 40 else np.sort(np.argsort(-self.weight, kind="stable")[:40])
-        for k in order:
+        for k in self.shown:
             lines.append(
                 f"{k:4d}   {self.weight[k]:.4f}  {self.weight_se[k]:.4f}  {self.log_evidence[k]:12.3f}"
                 f"  {self.log_evidence_se[k]:.3f}   {self.visits[k]:8d}"
                 f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}"
             )
-        if len(order) < len(self):
-            lines.append(f"   and {len(self) - len(order)} lighter modes")
+        if len(self) > SHOWN:
+            lines.append(f"   and {len(self) - SHOWN} lighter modes")
         return "\n".join(lines)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ModeDraws:
     """The draws of one mode, all chains together, and from which chain each is. values: as named and constrained."""
 
@@ -53,3 +94,6 @@ class ModeDraws:
 
     def __len__(self) -> int:
         return len(self.logdensity)
+
+    def __repr__(self) -> str:
+        return f"ModeDraws(mode {self.number}: {len(self)} draws, weight {self.weight:.4f} ± {self.weight_se:.4f})"

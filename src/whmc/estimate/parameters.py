@@ -16,7 +16,7 @@ SHOWN = 20
 """Rows of the table that are printed; the table has them all."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ParameterTable:
     """A row for each scalar."""
 
@@ -45,6 +45,9 @@ class ParameterTable:
 
     def __len__(self) -> int:
         return len(self.name)
+
+    def __repr__(self) -> str:
+        return f"ParameterTable({len(self)} scalars)"
 
     def __str__(self) -> str:
         wide = max([9, *(len(name) for name in self.name[:SHOWN])])

@@ -3,7 +3,9 @@
 import dataclasses
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Int
+
+from whmc.estimate.weights import Weights
 
 FEWEST = 30
 """Tours below which a standard error from them is not to be trusted."""
@@ -21,7 +23,7 @@ class Tours:
     def of(cls, regenerated: Bool[np.ndarray, "chains draws"]) -> "Tours":
         """A tour starts at a draw that was made by a regeneration, and ends before the next.
 
-        What comes before a chain's first regeneration and after its last is no whole tour, and left out.
+        What comes before a chain's first regeneration, and after its last, is not a complete tour and left out.
         """
         chain, start = np.nonzero(regenerated)
         whole = chain[1:] == chain[:-1]
@@ -30,18 +32,21 @@ class Tours:
     def __len__(self) -> int:
         return len(self.length)
 
-    def sums(self, values: Float[np.ndarray, "chains draws size"]) -> Float[np.ndarray, "tours size"]:
-        """Sum of the values over each tour."""
-        before = np.concatenate([np.zeros_like(values[:, :1]), np.cumsum(values, axis=1)], axis=1)
-        return before[self.chain, self.start + self.length] - before[self.chain, self.start]
+    def shares(self, label: Int[np.ndarray, "chains draws"], size: int) -> Weights:
+        """Share of each mode: sum Y / sum N over tours with N draws, Y of them in the mode.
 
-    def estimate(self, values: Float[np.ndarray, "chains draws size"]) -> tuple[np.ndarray, np.ndarray]:
-        """Ratio estimate sum Y / sum N with its standard error, sqrt(sum (Y - mean N)²) / sum N."""
-        size = values.shape[2]
-        if len(self) < FEWEST:
-            return np.full(size, np.nan), np.full(size, np.nan)
-        sums, total = self.sums(values), self.length.sum()
-        mean = sums.sum(axis=0) / total
-        num = len(self)
-        spread = np.sum((sums - self.length[:, None] * mean) ** 2, axis=0) * num / (num - 1)
-        return mean, np.sqrt(spread) / total
+        The standard error is sqrt(sum (Y - share N)²) / sum N, expanded into sums of Y², Y N and N²: of Y, most of
+        which are zero, only the others are ever held.
+        """
+        num, total = len(self), int(self.length.sum())
+        if num < FEWEST:
+            return Weights(np.full(size, np.nan), np.full(size, np.nan))
+        tour = np.repeat(np.arange(num), self.length)
+        within = np.arange(total) - np.repeat(np.cumsum(self.length) - self.length, self.length)
+        here = label[self.chain[tour], self.start[tour] + within]
+        cell, visits = np.unique(tour * size + here, return_counts=True)
+        square = np.bincount(cell % size, visits.astype(float) ** 2, size)
+        cross = np.bincount(cell % size, visits * self.length[cell // size].astype(float), size)
+        share = np.bincount(here, minlength=size) / total
+        spread = square - 2 * share * cross + share**2 * np.sum(self.length.astype(float) ** 2)
+        return Weights(share, np.sqrt(np.maximum(spread, 0.0) * num / (num - 1)) / total)

@@ -15,9 +15,26 @@ class Weights:
 
 
 def occupancy(label: Int[np.ndarray, "chains draws"], size: int) -> Weights:
-    """Share of draws in each mode."""
-    here = label[..., None] == np.arange(size)
-    return Weights(here.mean(axis=(0, 1)), with_floor(standard_error(here.astype(float)), label, size))
+    """Share of draws in each mode.
+
+    The error is the `standard_error` of the modes' indicators, from counts of each chain's batches: the indicators of
+    all draws and modes would take memory by the gigabyte.
+    """
+    chains, draws = label.shape
+    length, batches = _batches(draws)
+    visits, total, squares = np.zeros((chains, size)), np.zeros(size), np.zeros(size)
+    batch = np.repeat(np.arange(batches), length)
+    for row, own in zip(label, visits, strict=True):
+        own[:] = np.bincount(row, minlength=size)
+        cells = batch * size + row[: batches * length]
+        counts = np.bincount(cells, minlength=batches * size).reshape(batches, size).astype(float)
+        total += counts.sum(axis=0)
+        squares += np.sum(counts**2, axis=0)
+    num = chains * batches
+    variance = np.maximum(squares - total**2 / num, 0.0) / max(num - 1, 1)
+    within = np.sqrt(variance / num) / length if num > 1 else np.full(size, np.nan)
+    se = _larger(within, visits / draws)
+    return Weights(visits.sum(axis=0) / label.size, with_floor(se, label, size))
 
 
 RARE = 30
@@ -30,7 +47,7 @@ def with_floor(
     """Errors of modes with few visits c raised to that of a count, sqrt(tau (c + 4)) / n.
 
     A mode that was never seen, or hardly ever, is not known exactly. tau is the inefficiency of the modes that were
-    seen well; the four are Agresti and Coull's, so that no visits at all are two standard errors from four.
+    seen well. The four follows Agresti and Coull: with no visits at all, the interval of two errors reaches to four.
     """
     visits, num = np.bincount(label.ravel(), minlength=size), label.size
     if size == 1:
@@ -50,13 +67,22 @@ def standard_error(values: Float[np.ndarray, "chains draws size"]) -> Float[np.n
     the spread of the chains' means sees everything, with chains - 1 degrees of freedom.
     """
     chains, draws, size = values.shape
-    length = max(1, int(np.sqrt(draws)))
-    batches = draws // length
+    length, batches = _batches(draws)
     means = values[:, : batches * length].reshape(chains * batches, length, size).mean(axis=1)
     within = means.std(axis=0, ddof=1) / np.sqrt(len(means)) if len(means) > 1 else np.full(size, np.nan)
-    if chains == 1:
-        return within
-    return np.fmax(within, values.mean(axis=1).std(axis=0, ddof=1) / np.sqrt(chains))
+    return _larger(within, values.mean(axis=1))
+
+
+def _batches(draws: int) -> tuple[int, int]:
+    """Length and number of a chain's batches, both about the root of its draws."""
+    length = max(1, int(np.sqrt(draws)))
+    return length, draws // length
+
+
+def _larger(within: Float[np.ndarray, " size"], means: Float[np.ndarray, "chains size"]) -> Float[np.ndarray, " size"]:
+    """The error within chains, or that of the chains' means if it is larger."""
+    chains = len(means)
+    return within if chains == 1 else np.fmax(within, means.std(axis=0, ddof=1) / np.sqrt(chains))
 
 
 @dataclasses.dataclass(frozen=True)

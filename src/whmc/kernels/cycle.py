@@ -23,6 +23,10 @@ class Cycle(AbstractKernel):
         flat = (part for k in self.kernels for part in (k.kernels if isinstance(k, Cycle) else (k,)))
         object.__setattr__(self, "kernels", tuple(flat))
 
+    @property
+    def exact(self) -> bool:
+        return all(kernel.exact for kernel in self.kernels)
+
     def draw(self, key: Array, library: ModeLibrary) -> tuple[Any, ...]:
         # one call of the generator for all kernels that say how much they need: each call takes time to compile
         nums = [kernel.num_noise(library) for kernel in self.kernels]

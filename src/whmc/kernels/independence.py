@@ -1,6 +1,7 @@
 """Independence moves from q, and the regenerations that they give (Eqs 8-12)."""
 
 import abc
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -41,6 +42,9 @@ class AbstractIndependence(AbstractKernel):
     """
 
     log_threshold: Float[Array, ""] | float
+
+    from_mixture: ClassVar[bool] = False
+    """Whether q is the library's mixture. Then log w is known at every draw, and the bridge gives the evidence."""
 
     @abc.abstractmethod
     def num_proposal(self, library: ModeLibrary) -> tuple[int, int]:
@@ -84,6 +88,8 @@ class AbstractIndependence(AbstractKernel):
 @pytree
 class Independence(AbstractIndependence):
     """Independence moves with the library's mixture as q."""
+
+    from_mixture: ClassVar[bool] = True
 
     log_threshold: Float[Array, ""] | float = 0.0
 

@@ -1,17 +1,19 @@
-"""The moves of a kernel by number and name, and their settings as arrays that tuning may replace."""
+"""The moves of a kernel by number, name and role, and their settings as arrays that tuning may replace."""
 
 import dataclasses
+import enum
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.kernels.cycle import Cycle
-from whmc.kernels.independence import Independence
-from whmc.kernels.local import LocalHMC
-from whmc.kernels.wormhole import Wormhole
+from whmc.kernels.independence import AbstractIndependence, Independence
+from whmc.kernels.local import AbstractLocal, LocalHMC
+from whmc.kernels.wormhole import AbstractJump, Wormhole
 
 
 def default_kernel(num_modes: int = 2) -> Cycle:
@@ -59,6 +61,39 @@ def move_names(kernel: AbstractKernel) -> list[str]:
     return [name if names.count(name) == 1 else f"{name}[{n}]" for n, name in enumerate(names)]
 
 
+class Role(enum.Enum):
+    """What a move is for, which decides what its record tells: MIXTURE is an independence move from the library's q."""
+
+    LOCAL = "local"
+    JUMP = "jump"
+    INDEPENDENCE = "independence"
+    MIXTURE = "mixture"
+    OTHER = "other"
+
+
+def move_roles(kernel: AbstractKernel) -> dict[str, Role]:
+    """The role of each move, by its name; from its type, so that a user's own move has one too."""
+    return {name: _role(move) for name, move in zip(move_names(kernel), moves(kernel), strict=True)}
+
+
+def _role(move: AbstractKernel) -> Role:
+    if isinstance(move, AbstractIndependence):
+        return Role.MIXTURE if move.from_mixture else Role.INDEPENDENCE
+    if isinstance(move, AbstractJump):
+        return Role.JUMP
+    return Role.LOCAL if isinstance(move, AbstractLocal) else Role.OTHER
+
+
 def infos(info: StepInfo | tuple[StepInfo, ...]) -> tuple[StepInfo, ...]:
     """The infos of a step, one for each move of the kernel."""
     return info if isinstance(info, tuple) else (info,)
+
+
+def single_numbers(kernel: AbstractKernel) -> dict[str, float | int | bool]:
+    """The settings of a kernel that are single numbers, as `Wormhole.throat` and so on."""
+    settings = {
+        f"{name}.{field.name}": np.asarray(getattr(move, field.name))
+        for name, move in zip(move_names(kernel), moves(kernel), strict=True)
+        for field in dataclasses.fields(move)  # type: ignore[arg-type]
+    }
+    return {name: value.item() for name, value in settings.items() if value.dtype.kind in "biuf" and not value.ndim}

@@ -10,20 +10,24 @@ from jaxtyping import Array
 
 from whmc.kernels.base import AbstractKernel, ChainState
 from whmc.kernels.cycle import Cycle
-from whmc.kernels.settings import move_names
+from whmc.kernels.settings import Role, move_roles
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredKernel(AbstractKernel):
-    """What is left of a kernel whose class is not whmc's. `revived` makes it a kernel again, with the owner's help."""
+    """What is left of a kernel whose class is not whmc's. `revived` makes it a kernel again, with the owner's help.
+
+    moves: the role of each move, by its name.
+    """
 
     name: str
     structure: str
     numbers: tuple[np.ndarray, ...]
-    moves: tuple[str, ...]
+    moves: dict[str, str]
     is_cycle: bool
+    was_exact: bool
 
     @classmethod
     def of(cls, kernel: AbstractKernel) -> "StoredKernel":
@@ -33,8 +37,9 @@ class StoredKernel(AbstractKernel):
             name=type(kernel).__name__,
             structure=str(structure),
             numbers=tuple(np.asarray(leaf) for leaf in leaves),
-            moves=tuple(move_names(kernel)),
+            moves={name: role.value for name, role in move_roles(kernel).items()},
             is_cycle=isinstance(kernel, Cycle),
+            was_exact=bool(kernel.exact),
         )
 
     def revived(self, given: AbstractKernel) -> AbstractKernel:
@@ -49,3 +54,15 @@ class StoredKernel(AbstractKernel):
 
     def draw(self, key: Array, library: ModeLibrary) -> Any:
         raise RuntimeError(f"the code of kernel {self.name} is not stored: give it again")
+
+
+def roles_of(kernel: AbstractKernel) -> dict[str, Role]:
+    """The role of each move by its name, also of a kernel that was stored."""
+    if isinstance(kernel, StoredKernel):
+        return {name: Role(value) for name, value in kernel.moves.items()}
+    return move_roles(kernel)
+
+
+def exactness_of(kernel: AbstractKernel) -> bool:
+    """Whether a kernel says that it is exact, also of one that was stored."""
+    return kernel.was_exact if isinstance(kernel, StoredKernel) else bool(kernel.exact)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
+from whmc.kernels.base import ChainState, StepInfo, metropolis, place
 from whmc.kernels.random import Noise
-from whmc.kernels.wormhole import Choice
+from whmc.kernels.wormhole import AbstractJump, Choice
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_responsibility, pick
 from whmc.target.target import Evaluation, Target
@@ -27,7 +27,7 @@ class Flight:
 
 
 @pytree
-class WormholeTrajectory(AbstractKernel):
+class WormholeTrajectory(AbstractJump):
     """l leapfrog steps, the jump, L - l steps, l uniform on 0..L (so that the reversed path is as likely).
 
     At the jump i ~ r(theta) and k ~ omega without i, theta' = mu_k + L_k L_i^{-1}(theta - mu_i) and

@@ -53,8 +53,14 @@ class Jump:
     num_failed: Int[Array, ""]
 
 
+class AbstractJump(AbstractKernel):
+    """A move to another chart, from `label` to `proposed` of its info: the charts with the largest responsibility at
+    either end. It satisfies detailed balance, so the flows between any two charts are the same both ways.
+    """
+
+
 @pytree
-class Wormhole(AbstractKernel):
+class Wormhole(AbstractJump):
     """A jump through a wormhole, straight or through a throat of annealing steps.
 
     i ~ r(theta), k ~ omega without i, z = L_i^{-1}(theta - mu_i), p ~ N(0, I). With `throat` = T > 0 the Hamiltonian
@@ -190,7 +196,7 @@ class Wormhole(AbstractKernel):
 
 
 @pytree
-class GibbsWormhole(AbstractKernel):
+class GibbsWormhole(AbstractJump):
     """The direct jump without rejection: all charts at once.
 
     i ~ r(theta), z = L_i^{-1}(theta - mu_i); then k from p(k|z) ∝ pi(T_k z) r_k(T_k z) |L_k| with T_k z = mu_k + L_k z.

@@ -12,9 +12,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis
+from whmc.kernels.base import ChainState, StepInfo, make_state, metropolis
 from whmc.kernels.independence import AbstractIndependence
 from whmc.kernels.random import Noise
+from whmc.kernels.wormhole import AbstractJump
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import pick, squares
 from whmc.target.target import Target
@@ -47,7 +48,7 @@ def regions(library: ModeLibrary, position: Float[Array, " dim"], radius: Float[
 
 
 @pytree
-class DartingMC(AbstractKernel):
+class DartingMC(AbstractJump):
     """DMC's jump: to the same relative place in another region.
 
     If theta is in no region it stays. Else i is one of the n(theta) regions that contain it, uniformly; k is chosen in

@@ -100,6 +100,10 @@ class FieldWormhole(AbstractKernel):
     max_iterations: Count = MAX_ITERATIONS
     checked: Flag = True
 
+    @property
+    def exact(self) -> bool:
+        return bool(self.checked)
+
     def __post_init__(self) -> None:
         require_positive("influence", self.influence, "it is F in exp(-V/(D F)), try 0.3")
 

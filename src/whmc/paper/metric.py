@@ -134,6 +134,10 @@ class RiemannianHMC(AbstractKernel):
     max_iterations: Count = MAX_ITERATIONS
     checked: Flag = True
 
+    @property
+    def exact(self) -> bool:
+        return bool(self.checked)
+
     def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
         return 1, library.dim
 
@@ -173,6 +177,10 @@ class MetricWormhole(AbstractKernel):
     tolerance: Scalar = TOLERANCE
     max_iterations: Count = MAX_ITERATIONS
     checked: Flag = True
+
+    @property
+    def exact(self) -> bool:
+        return bool(self.checked)
 
     def __post_init__(self) -> None:
         require_positive("shrink", self.shrink, "it is ε in Eq. (3), try 0.03")

@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from whmc.estimate.overlap import with_overlapping_joined
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.block import Trace
-from whmc.kernels.settings import infos, move_names
-from whmc.kernels.stored import StoredKernel
+from whmc.kernels.settings import infos
+from whmc.kernels.stored import exactness_of, roles_of
 from whmc.result import Result
 from whmc.run.regeneration import gather
 from whmc.run.state import RunState, behind
@@ -28,22 +29,24 @@ def result_of(state: RunState, target: Target, log: DrawLog, settings: Mapping[s
 def make_result(
     state: RunState, target: Target, trace: Trace, kernel: AbstractKernel, settings: Mapping[str, Any]
 ) -> Result:
-    """A result of some draws, (draws, chains, ...), that a run's newest kernel has made."""
-    moment = state.moment
-    names = kernel.moves if isinstance(kernel, StoredKernel) else move_names(kernel)
+    """A result of some draws, (draws, chains, ...), of a run's newest kernel; charts that overlap are one mode."""
+    moment, roles = state.moment, roles_of(kernel)
 
     def by_chain(rows: np.ndarray) -> np.ndarray:
         return np.swapaxes(rows, 0, 1)
 
+    draws = by_chain(trace.position)
     return Result(
         target=target,
-        draws=by_chain(trace.position),
+        draws=draws,
         chart=by_chain(trace.label),
         logdensity=by_chain(trace.logdensity),
         log_mixture=by_chain(trace.log_mixture),
-        steps=dict(zip(names, [jax.tree.map(by_chain, info) for info in infos(trace.info)], strict=True)),
-        library=state.newest.library,
+        steps=dict(zip(roles, [jax.tree.map(by_chain, info) for info in infos(trace.info)], strict=True)),
+        roles=roles,
+        library=with_overlapping_joined(state.newest.library, draws),
         kernel=kernel,
+        exact=exactness_of(kernel),
         timings=moment.timings,
         gradients=moment.gradients,
         num_failed=moment.num_failed,

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from whmc.kernels.base import StepInfo
+from whmc.kernels.settings import Role
 from whmc.storage.serialize import Damaged, pack, storable, unpack
 from whmc.target.folding import Fold
 from whmc.target.target import Target
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from whmc.result import Result
 
-NUMBERS = ("num_failed", "seed", "num_updates", "num_behind", "num_asked")
+NUMBERS = ("num_failed", "seed", "num_updates", "num_behind", "num_asked", "exact")
 MODES = ("weight", "weight_se", "log_evidence", "log_evidence_se", "visits", "jumps_in", "jumps_out", "num_charts")
 OBJECTS = ("library", "kernel", "timings", "gradients", "search", "work", "settings")
 
@@ -147,7 +148,7 @@ def _remembered(result: "Result") -> dict[str, Any]:
     if not storable(result.kernel):
         remembered["kernel"] = None
     values = result.constrained()
-    remembered["moves"] = list(result.steps)
+    remembered["roles"] = {name: role.value for name, role in result.roles.items()}
     remembered["parameters"] = file_names(values, "parameter")
     remembered["digest"] = _digest(vars(result), values)
     remembered["fold"] = target.fold
@@ -201,7 +202,7 @@ def _fields(tree: "xarray.DataTree", remembered: dict[str, Any]) -> dict[str, An
 
     steps = {
         move: StepInfo(**{name: stat(f"{move}_{name}") for name in StepInfo.__annotations__})
-        for move in remembered["moves"]
+        for move in remembered["roles"]
     }
     return dict(
         target=target_without_density(remembered["target"]),
@@ -210,6 +211,7 @@ def _fields(tree: "xarray.DataTree", remembered: dict[str, Any]) -> dict[str, An
         logdensity=stat("lp"),
         log_mixture=stat("log_mixture"),
         steps=steps,
+        roles={name: Role(value) for name, value in remembered["roles"].items()},
         named={given: _array(tree, "/posterior", name) for given, name in remembered["parameters"].items()},
         **{name: remembered[name] for name in (*NUMBERS, *OBJECTS)},
     )

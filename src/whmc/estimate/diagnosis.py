@@ -1,0 +1,67 @@
+"""All checks of a result, in the order in which they are told."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from whmc.estimate import alarms
+from whmc.estimate.alarms import Alarm
+from whmc.estimate.parameters import ParameterTable
+from whmc.modes.mixture import chart_squares
+from whmc.target.space import by_chain
+
+if TYPE_CHECKING:
+    from whmc.result import Result
+
+NUM_DRAWS = 2000
+"""Draws whose distance from the charts is looked at."""
+
+
+def diagnose(result: "Result") -> tuple[Alarm, ...]:
+    """What not to trust in a result."""
+    chains, draws = result.label.shape
+    return (
+        *alarms.kernel_inexact(result.exact),
+        *alarms.weights_disagree(result.weight_estimates),
+        *alarms.one_chain_only(result.label, len(result.modes)),
+        *alarms.jumps_rare(result.label, _more_even_weights(result)),
+        *(() if result.search is None else alarms.modes_missing(result.search)),
+        *alarms.chains_behind(result.num_behind, chains),
+        *alarms.stopped_early(draws, result.num_asked),
+        *alarms.far_draws(_far_share(result)),
+        *alarms.few_tours(result.tours),
+        *alarms.mixing(_watched(result), (chains, draws)),
+        *alarms.evidence_uncertain(result.evidence),
+        *alarms.evidences_disagree(result.evidence_estimates),
+        *alarms.failures(result.num_failed, result.num_gradients + result.num_warmup_gradients),
+    )
+
+
+def _more_even_weights(result: "Result") -> np.ndarray:
+    """The weights of the draws or those of the library, whichever are more even.
+
+    Chains that never left one mode would say that it is all there is; the warm-up may know better.
+    """
+    library = result.library
+    share = np.exp(np.asarray(library.log_weight)[: library.size])
+    learned = np.bincount(library.mode_of, share, library.num_modes)
+    return min(result.modes.weight, learned, key=lambda weight: float(np.sum(weight**2)))
+
+
+def _watched(result: "Result") -> ParameterTable:
+    """What has to mix: every parameter, the log density, and the modes that matter; one at a time, to save memory."""
+    weight = result.modes.weight
+    table = result.parameters + ParameterTable.of({"the log density": result.logdensity})
+    for k in np.flatnonzero((weight > 0.01) & (weight < 0.99)):
+        table += ParameterTable.of({f"mode {k}": (result.label == k).astype(float)})
+    return table
+
+
+def _far_share(result: "Result") -> float:
+    """Share of draws far outside the nearest chart, beyond what even heavy tails explain."""
+    target, dim = result.target, result.target.dim
+    some = np.asarray(result.draws[:, :: max(1, result.label.size // NUM_DRAWS)]).reshape(-1, dim)
+    if target.fold is not None:  # unfolded draws are far from the charts, and their images are not
+        some = by_chain(lambda position: target.home(position[None])[0], some[None])[0]
+    square = chart_squares(result.library, some).min(axis=0)
+    return float(np.mean(square > 4 * (dim + 5 * np.sqrt(2 * dim))))
