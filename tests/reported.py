@@ -8,7 +8,7 @@ import whmc
 from whmc.kernels.base import StepInfo
 from whmc.kernels.settings import Role
 from whmc.modes.mixture import log_components_of
-from whmc.result import Result, Timings
+from whmc.result import Gradients, Result, Timings
 from whmc.testing import Problem, gaussian_mixture
 
 SCRIPT = "<script>alert(1)</script>"

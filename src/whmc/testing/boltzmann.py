@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from whmc.target import Target
+from whmc.target.target import Target
 from whmc.testing.targets import Shape
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import digamma, gammaln, logit
 
-from whmc.target import Target
+from whmc.target.target import Target
 from whmc.testing.targets import Shape
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.stats import norm
 
-from whmc.target import Target
+from whmc.target.target import Target
 from whmc.testing.targets import Shape
 
 JOINTS, GOAL, NOISE = 10, 7.0, 0.01

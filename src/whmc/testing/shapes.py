@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import logit
 
-from whmc.target import Target
+from whmc.target.target import Target
 from whmc.testing.boltzmann import boltzmann_relaxation
 from whmc.testing.copies import ar1_pair, funnel_pair, many_gaussians, product_t, ridge, twisted_pair
 from whmc.testing.robot import planar_robot
