@@ -43,6 +43,7 @@ bench: $(VENV)/all.done
 	$(BIN)/python benchmarks/labelling.py
 	$(BIN)/python benchmarks/blackbox.py
 	$(BIN)/python benchmarks/hierarchical.py
+	$(BIN)/python benchmarks/store.py
 
 $(VENV)/demo.done: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

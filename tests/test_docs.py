@@ -2,6 +2,8 @@
 
 import ast
 import dataclasses
+import importlib.util
+import operator
 import re
 import subprocess
 import sys
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import whmc
+from doc_outputs import not_printed
 from whmc.estimate.modes import ModeTable
 from whmc.estimate.parameters import ParameterTable
 from whmc.kernels.base import StepInfo
@@ -77,10 +81,71 @@ def test_every_page_is_linked_from_the_readme():
     assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name})" not in text] == []
 
 
+def resolves(name):
+    """Whether a dotted name below whmc is a public attribute, or a module."""
+    try:
+        operator.attrgetter(name)(whmc)
+    except AttributeError:
+        return importlib.util.find_spec(f"whmc.{name}") is not None
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_of_whmc_exist(page):
+    names = set(re.findall(r"`whmc\.([a-zA-Z_][\w.]*)[`(]", page.read_text()))
+    assert [name for name in sorted(names) if not resolves(name)] == []
+
+
+def test_every_public_error_is_explained_by_its_public_name():
+    public = [
+        name for name in whmc.__all__ if isinstance(kind := getattr(whmc, name), type) and issubclass(kind, Exception)
+    ]
+    assert set(public) == {"Damaged", "StoreError"}
+    assert [name for name in public if f"`whmc.{name}`" not in (DOCS / "errors.md").read_text()] == []
+
+
+def test_every_benchmark_is_run_and_described():
+    scripts = [path.name for path in (ROOT / "benchmarks").glob("*.py")]
+    bench = (ROOT / "Makefile").read_text().partition("\nbench:")[2].partition("\n\n")[0]
+    page = (DOCS / "benchmarks.md").read_text()
+    assert len(scripts) >= 9
+    assert [name for name in scripts if f"benchmarks/{name}" not in bench] == []
+    assert [name for name in scripts if f"`benchmarks/{name}`" not in page] == []
+
+
+def test_both_tables_of_the_sensor_network_are_the_same():
+    def rows(page):
+        lines = re.findall(
+            r"^\| (whmc|parallel tempering, tuned[^|]*|BlackJAX adaptive[^|]*?) \|(.*)$", page, re.MULTILINE
+        )
+        return [(name, *map(str.strip, cells.split("|")[:3])) for name, cells in lines if "_" not in cells]
+
+    chosen = rows((DOCS / "choosing.md").read_text().partition("**The sensor network**")[2])
+    measured = rows((DOCS / "benchmarks.md").read_text().partition("## The sensor network")[2].partition("\n## ")[0])
+    assert len(chosen) == 3 and chosen == measured
+
+
+SHOWN = "```python\nprint(1)\n```\n```output\nweight 0.9012 of 2 modes\n...\nseconds: search 8.3\n```\n"
+
+
+def test_outputs_are_compared_but_for_their_numbers():
+    printed = "weight   0.8985 of 2 modes\nmean 1\nseconds: search 12.9\n"
+    assert not_printed(SHOWN, printed) == []
+    assert not_printed(SHOWN, printed.replace("2 modes", "3 modes")) == ["weight 0.9012 of 2 modes"]
+    assert not_printed(SHOWN, printed.replace("seconds:", "time:")) == ["seconds: search 8.3"]
+    assert not_printed(SHOWN, "\n".join(reversed(printed.splitlines()))) == ["seconds: search 8.3"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_outputs_are_marked_as_outputs(page):
+    """So that they are compared with what is printed."""
+    assert not re.search(r"```\n(\d+ chains|mode +weight|parameter +mean)", page.read_text())
+
+
 def test_the_quickstart_runs_as_a_newcomer_would_run_it(tmp_path):
     text = (DOCS / "quickstart.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     checks = """
 assert abs(result.modes.weight[0] - 0.9) < 5 * result.modes.weight_se[0] + 1e-4 and result.alarms == ()
 assert abs(result.log_evidence - 1.8379) < 5 * result.log_evidence_se + 1e-3
@@ -97,8 +162,7 @@ assert so_far.draws.shape == (16, 2000, 2) and (more.draws[:, :2000] == so_far.d
         text=True,
         cwd=tmp_path,
     )
-    printed = text.split("```\n16 chains")[1].split("\n")[1]  # the head of the table is as it is shown
-    assert printed in done.stdout
+    assert not_printed(text, done.stdout) == []
 
 
 CHECKS = {
@@ -125,4 +189,6 @@ def test_examples_of_models_run(page, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), flags=re.DOTALL)
     script = tmp_path / "example.py"
     script.write_text("\n".join(blocks) + CHECKS[page])
-    subprocess.run([sys.executable, script.name], check=True, capture_output=True, text=True, cwd=tmp_path)
+    command = [sys.executable, script.name]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert not_printed((DOCS / f"{page}.md").read_text(), done.stdout) == []

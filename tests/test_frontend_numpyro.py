@@ -19,6 +19,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import initialize_model, potential_energy
 
 import whmc
+from doc_outputs import not_printed
 from whmc.frontends.numpyro import WHMC, from_numpyro
 from whmc.frontends.numpyro_kernel import MAX_PREPARED
 
@@ -590,4 +591,6 @@ assert len(result.modes) == 6 and (abs(result.modes.weight - 1 / 6) < 5 * result
 assert len(one.modes) == 1 and abs(one.log_evidence - result.log_evidence) < 0.05
 assert len(mcmc.sampler.result(mcmc).modes) == 6
 """
-    subprocess.run([sys.executable, "-c", code + checks], check=True, capture_output=True, text=True, cwd=tmp_path)
+    command = [sys.executable, "-c", code + checks]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert not_printed(text, done.stdout) == []

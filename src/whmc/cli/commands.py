@@ -20,7 +20,7 @@ import numpy as np
 from whmc.cli.arguments import FIGURES
 from whmc.cli.as_json import as_json
 from whmc.cli.errors import InputError, fail
-from whmc.cli.load_target import LoadedTarget, SourceError, load_target, recall_target, where
+from whmc.cli.load_target import LoadedTarget, SourceError, in_one_line, load_target, recall_target
 from whmc.cli.output import OutputClosed, model_prints_to_stderr, say
 from whmc.result import Result
 from whmc.run.load import load
@@ -53,9 +53,9 @@ def command(function: Command) -> Command:
         except ImportError as error:
             return _tell(chosen, error, str(error), 1)
         except (ValueError, TypeError) as error:
-            return _tell(chosen, error, str(error) if _ours(error) else where(error), 2)
+            return _tell(chosen, error, str(error) if _ours(error) else in_one_line(error), 2)
         except Exception as error:
-            return _tell(chosen, error, where(error), 1)
+            return _tell(chosen, error, in_one_line(error), 1)
 
     return run
 
@@ -204,7 +204,7 @@ def _with_model(chosen: argparse.Namespace) -> tuple[Result, str | None]:
         result = load(chosen.run, recall_target(source))
         result.constrained()
     except Exception as error:  # a model may raise anything; what is wrong with the folder is raised below once more
-        said = str(error) if _ours(error) else where(error)
+        said = str(error) if _ours(error) else in_one_line(error)
         return _unconstrained(chosen.run), f"{said}; values are shown unconstrained"
     return result, None
 
@@ -240,7 +240,7 @@ def paper(chosen: argparse.Namespace) -> int:
     try:
         from whmc.paper.run import run_experiments
     except ImportError as error:
-        raise ImportError(f"{error}: pip install 'whmc[paper]'") from error
+        raise ImportError(f"{error}: pip install matplotlib scikit-learn") from error
     try:
         run_experiments(
             FIGURES if chosen.experiment == "all" else (chosen.experiment,),
@@ -272,7 +272,7 @@ def _finish(chosen: argparse.Namespace, result: Result, folder: Path) -> int:
         with model_prints_to_stderr():
             write_report(result, made, name=_name(folder))
     if not chosen.json:
-        say(f"report: {made}" if made else "no report: matplotlib is not installed, pip install 'whmc[plots]'")
+        say(f"report: {made}" if made else "no report: matplotlib is not installed, pip install matplotlib")
     if result.label.shape[1] < result.num_asked:
         return fail(f"interrupted; continue with: whmc resume {folder}", 130)
     return 3 if chosen.strict and result.alarms else 0

@@ -33,7 +33,7 @@ def run_demo(folder: Path, *, seed: int = 0, progress: bool | None = None) -> bo
     say(_report(result, data, seconds))
     say(f"\nresult:  {result.save(folder / 'result.nc')}")
     if find_spec("matplotlib") is None:
-        say("no picture and no report: matplotlib is not installed, pip install 'whmc[plots]'")
+        say("no picture and no report: matplotlib is not installed, pip install matplotlib")
     else:
         from whmc.plots import save_sensors
         from whmc.report import write_report

@@ -93,14 +93,14 @@ def _load(source: str) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise SourceError(f"{place} cannot be loaded: {where(error, place)}") from error
+        raise SourceError(f"{place} cannot be loaded: {in_one_line(error, place)}") from error
     if not hasattr(module, name):
         close = [one for one in vars(module) if not one.startswith("_")]
         raise SourceError(f"{place} has no {name!r}: it has {', '.join(close[:8]) or 'nothing'}")
     return getattr(module, name)
 
 
-def where(error: BaseException, place: str | None = None) -> str:
+def in_one_line(error: BaseException, place: str | None = None) -> str:
     """The error in one line, with the line of the user's own file that raised it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _mine(frame.filename, place)]
     if isinstance(error, SyntaxError):

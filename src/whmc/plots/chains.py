@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float, Int
 
-from whmc.plots.style import EDGE, REST, looks, say_nothing, slots, thinned
+from whmc.plots.style import EDGE, REST, mode_styles, style_numbers, thinned, write_reason
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from whmc.result import Result
 
-CHAINS = 16
+MAX_CHAINS = 16
 """Chains that a trace shows: more would be thinner than a line."""
 
 COLUMNS = 1200
@@ -23,10 +23,10 @@ def label_traces(axes: "Axes", result: "Result") -> None:
     """The mode of each draw: a lane for each chain, in it a line for each of the heaviest modes, heaviest on top."""
     from matplotlib.colors import to_rgb
 
-    slot = slots(result.modes.weight)
-    shares = lane_shares(slot[result.label[:CHAINS]], int(slot.max()) + 1)
+    slot = style_numbers(result.modes.weight)
+    shares = lane_shares(slot[result.label[:MAX_CHAINS]], int(slot.max()) + 1)
     lanes, levels, columns = shares.shape
-    colours = [to_rgb(look.colour) for look in looks(result.modes.weight)]
+    colours = [to_rgb(style.colour) for style in mode_styles(result.modes.weight)]
     colours += [to_rgb(REST)] * (levels - len(colours))
     # visits of a single draw stay visible
     strength = np.where(shares > 0, 0.35 + 0.65 * shares, 0.0)[..., None]
@@ -58,8 +58,8 @@ def legend_of_modes(axes: "Axes", result: "Result", *, beside: bool) -> None:
     """A patch of colour for each of the heaviest modes."""
     from matplotlib.patches import Patch
 
-    shown = looks(result.modes.weight)
-    patches = [Patch(facecolor=look.colour, edgecolor=EDGE, linewidth=0.5, label=look.name) for look in shown]
+    shown = mode_styles(result.modes.weight)
+    patches = [Patch(facecolor=style.colour, edgecolor=EDGE, linewidth=0.5, label=style.name) for style in shown]
     if len(result.modes) > len(shown):
         patches.append(Patch(facecolor=REST, label="rest"))
     place = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if beside else {"loc": "best"}
@@ -74,19 +74,19 @@ def running_weights(axes: "Axes", result: "Result") -> None:
     spent = gradients_spent(result)
     some = thinned(label.shape[1], 400)
     num = np.arange(1, label.shape[1] + 1) * label.shape[0]
-    shown = looks(result.modes.weight)
-    for n, look in enumerate(shown):
-        share = np.cumsum(np.sum(label == look.mode, axis=0)) / num
+    shown = mode_styles(result.modes.weight)
+    for n, style in enumerate(shown):
+        share = np.cumsum(np.sum(label == style.mode, axis=0)) / num
         share = np.where(share > 0, share, np.nan)
         points, apart = share[some], max(len(share[some]) // 6, 1)
-        if look.faint:
+        if style.faint:
             axes.plot(spent[some], points, color=EDGE, linewidth=2.6, zorder=9.9 - n)
         axes.plot(
-            spent[some], points, color=look.colour, marker=look.marker, markersize=5, markeredgecolor=EDGE,
-            markeredgewidth=0.5, markevery=(len(points) // 20 * n % apart, apart), linewidth=1.6, label=look.name,
+            spent[some], points, color=style.colour, marker=style.marker, markersize=5, markeredgecolor=EDGE,
+            markeredgewidth=0.5, markevery=(len(points) // 20 * n % apart, apart), linewidth=1.6, label=style.name,
             zorder=10 - n,
         )  # fmt: skip
-    lightest = min(float(result.modes.weight[look.mode]) for look in shown)
+    lightest = min(float(result.modes.weight[style.mode]) for style in shown)
     if lightest < 0.05:
         axes.set_yscale("log")
     else:
@@ -109,19 +109,19 @@ def energies(axes: "Axes", result: "Result") -> None:
     energy = -result.logdensity
     usable = np.isfinite(energy)
     if not usable.any() or np.ptp(energy[usable]) == 0:
-        say_nothing(axes, "all draws have the same energy")
+        write_reason(axes, "all draws have the same energy")
         return
     # a few far draws shall not press all the others into one bar
-    shown = looks(result.modes.weight)
-    parts = [energy[usable & (result.label == look.mode)] for look in shown]
+    shown = mode_styles(result.modes.weight)
+    parts = [energy[usable & (result.label == style.mode)] for style in shown]
     low, high = float(energy[usable].min()), max(float(np.quantile(part, 0.995)) for part in parts if len(part))
     edges = np.linspace(low, max(high, low + 1e-9 * max(abs(low), 1)), 61)
-    for row, (look, part) in enumerate(zip(shown, parts, strict=True)):
+    for row, (style, part) in enumerate(zip(shown, parts, strict=True)):
         heights = np.histogram(part, edges)[0].astype(float)
         heights *= 0.85 / max(float(heights.max()), 1.0)
-        axes.stairs(heights - row, edges, baseline=-row, fill=True, color=look.colour, alpha=0.75)
+        axes.stairs(heights - row, edges, baseline=-row, fill=True, color=style.colour, alpha=0.75)
         axes.stairs(heights - row, edges, baseline=-row, color=EDGE, linewidth=0.7)
-    axes.set_yticks(-np.arange(len(shown)), [look.name for look in shown], va="bottom")
+    axes.set_yticks(-np.arange(len(shown)), [style.name for style in shown], va="bottom")
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(-len(shown) + 0.9, 1.0)
     axes.set_xlabel("energy (minus log density)")

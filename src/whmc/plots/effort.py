@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from whmc.plots.style import EDGE, REST, looks, say_nothing
+from whmc.plots.style import EDGE, REST, mode_styles, write_reason
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ def discovery(axes: "Axes", result: "Result") -> None:
     from matplotlib.ticker import MaxNLocator
 
     if not searched(result) or result.search is None:
-        say_nothing(axes, "there was no search: the modes were given")
+        write_reason(axes, "there was no search: the modes were given")
         return
     # most modes are found early: gradients on a logarithmic scale, which has no place for none
     rows = result.search.discovery[result.search.discovery[:, 1] > 0]
@@ -63,12 +63,12 @@ def step_sizes(axes: "Axes", result: "Result") -> None:
 
     step_size, mode_of = result.library.charts()[3], result.library.mode_of
     chart, rest = np.arange(len(step_size)), np.ones(len(step_size), bool)
-    for look in looks(result.modes.weight):
-        here = mode_of == look.mode
+    for style in mode_styles(result.modes.weight):
+        here = mode_of == style.mode
         rest &= ~here
         axes.scatter(
-            chart[here], step_size[here], s=45, color=look.colour, marker=look.marker, edgecolors=EDGE,
-            linewidths=0.6, label=look.name, zorder=3,
+            chart[here], step_size[here], s=45, color=style.colour, marker=style.marker, edgecolors=EDGE,
+            linewidths=0.6, label=style.name, zorder=3,
         )  # fmt: skip
     if rest.any():
         axes.scatter(chart[rest], step_size[rest], s=18, color=REST, label="rest", linewidths=0, zorder=2)

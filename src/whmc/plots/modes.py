@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from whmc.plots.style import EDGE, REST, in_picture, looks, say_nothing, slots
+from whmc.plots.style import EDGE, REST, mode_styles, picture_text, style_numbers, write_reason
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from whmc.result import Result
 
 
-MOST_LINES = 300
+MAX_LINES = 300
 """Wormholes that are drawn, the busiest: more would blacken the picture."""
 
 
 def weights_of_modes(axes: "Axes", result: "Result") -> None:
     """Weights with two standard errors, heaviest first."""
     table = result.modes
-    shown = looks(table.weight)
-    order, places = [look.mode for look in shown], np.arange(len(shown))
+    shown = mode_styles(table.weight)
+    order, places = [style.mode for style in shown], np.arange(len(shown))
     weight, reach = table.weight[order], 2 * table.weight_se[order]
-    axes.bar(places, weight, color=[look.colour for look in shown], edgecolor=EDGE, linewidth=0.6, width=0.7)
+    axes.bar(places, weight, color=[style.colour for style in shown], edgecolor=EDGE, linewidth=0.6, width=0.7)
     # no weight is negative, so no error bar goes there
     axes.errorbar(places, weight, [np.minimum(reach, weight), reach], fmt="none", ecolor=EDGE, capsize=3)
     for place, value, far in zip(places, weight, reach, strict=True):
@@ -72,7 +72,7 @@ class Plane:
         if self.share[number] < 1e-6:
             return ""
         most = [n for n in np.argsort(-direction, kind="stable")[:2] if direction[n] > 0.3]
-        along = ", ".join(in_picture(names[n], 12) for n in most)
+        along = ", ".join(picture_text(names[n], 12) for n in most)
         along = f" (mostly {along})" if most and len(direction) > 1 else f" ({along})" if most else ""
         return f"direction {number + 1}{along}: {self.share[number]:.0%}"
 
@@ -80,17 +80,17 @@ class Plane:
 def network(axes: "Axes", result: "Result") -> None:
     """The wormhole network: a disc for each mode, its area the weight; a line where chains jumped, the wider the more
     often."""
-    table, shown = result.modes, looks(result.modes.weight)
+    table, shown = result.modes, mode_styles(result.modes.weight)
     plane = Plane.of(table)
     flat = np.ptp(plane.places[:, 1]) < 1e-9 * max(float(np.ptp(plane.places[:, 0])), 1e-300)
     _wormholes(axes, plane.places, result.jumps + result.jumps.T, bent=bool(flat))
-    rest = np.setdiff1d(np.arange(len(table)), [look.mode for look in shown])
+    rest = np.setdiff1d(np.arange(len(table)), [style.mode for style in shown])
     axes.scatter(plane.places[rest, 0], plane.places[rest, 1], s=14, color=REST, zorder=2, linewidths=0)
-    order = [look.mode for look in shown]
+    order = [style.mode for style in shown]
     places, size = plane.places[order], 40 + 900 * table.weight[order]
-    for n, look in enumerate(shown):  # the light ones on top, they are small
+    for n, style in enumerate(shown):  # the light ones on top, they are small
         axes.scatter(
-            places[n, 0], places[n, 1], s=size[n], color=look.colour, edgecolors=EDGE, linewidths=0.8, zorder=10 + n
+            places[n, 0], places[n, 1], s=size[n], color=style.colour, edgecolors=EDGE, linewidths=0.8, zorder=10 + n
         )
     _numbers(axes, order, places, size)
     names = result.target.coordinates
@@ -131,7 +131,7 @@ def _wormholes(
     first, second = np.nonzero(np.triu(both_ways, 1))
     if not len(first):
         return
-    busiest = np.argsort(-both_ways[first, second], kind="stable")[:MOST_LINES]
+    busiest = np.argsort(-both_ways[first, second], kind="stable")[:MAX_LINES]
     first, second = first[busiest], second[busiest]
     widest = 5 * min(1.0, 40 / len(first))
     often = np.sqrt(both_ways[first, second] / both_ways.max())
@@ -149,12 +149,12 @@ def _wormholes(
 def jumps(axes: "Axes", result: "Result") -> None:
     """Accepted jumps from mode (row) to mode (column), as colours and as numbers; light modes together."""
     weight = result.modes.weight
-    shown = looks(weight)
-    counts, names = gathered_jumps(result), [str(look.mode) for look in shown]
+    shown = mode_styles(weight)
+    counts, names = gathered_jumps(result), [str(style.mode) for style in shown]
     if len(weight) > len(shown):
         names.append("rest")
     if len(names) < 2:
-        say_nothing(axes, "one mode: there is nowhere to jump")
+        write_reason(axes, "one mode: there is nowhere to jump")
         return
     shade = np.log1p(counts) / max(float(np.log1p(counts).max()), 1e-300)
     axes.imshow(shade, cmap="Blues", vmin=0, vmax=1.15, aspect="auto")
@@ -173,7 +173,7 @@ def jumps(axes: "Axes", result: "Result") -> None:
 
 def gathered_jumps(result: "Result") -> Int[np.ndarray, "shown shown"]:
     """Jumps among the heaviest modes and, as one more row and column, the rest."""
-    slot = slots(result.modes.weight)
+    slot = style_numbers(result.modes.weight)
     size = int(slot.max()) + 1
     counts = np.zeros((size, size), int)
     np.add.at(counts, (slot[:, None], slot[None, :]), result.jumps)
@@ -196,17 +196,19 @@ def evidences(axes: "Axes", result: "Result") -> None:
         for name, one in result.evidence_estimates.items()
     ]
     if len(table) > 1:
-        for look in looks(table.weight):
+        for style in mode_styles(table.weight):
             how: dict[str, Any] = {
-                "color": look.colour,
-                "marker": look.marker,
+                "color": style.colour,
+                "marker": style.marker,
                 "markeredgecolor": EDGE,
                 "markeredgewidth": 0.6,
             }
-            rows.append((look.name, float(table.log_evidence[look.mode]), float(table.log_evidence_se[look.mode]), how))
+            rows.append(
+                (style.name, float(table.log_evidence[style.mode]), float(table.log_evidence_se[style.mode]), how)
+            )
     rows = [row for row in rows if np.isfinite(row[1]) and np.isfinite(row[2])]
     if not rows:
-        say_nothing(axes, "no estimate of the evidence")
+        write_reason(axes, "no estimate of the evidence")
         return
     for place, (_, value, se, how) in enumerate(rows):
         axes.errorbar(value, place, xerr=2 * se, linestyle="none", ecolor=EDGE, capsize=3, markersize=6, **how)

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from whmc.plots.style import EDGE, REST, Look, in_picture, looks, thinned
+from whmc.plots.style import EDGE, REST, ModeStyle, mode_styles, picture_text, thinned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from whmc.result import Result
 
-MOST = 5
+MAX_PARAMETERS = 5
 """Parameters at most: with more the panels are too small to be read."""
 
-POINTS = 4000
+MAX_POINTS = 4000
 """Points at most: more hide one another."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Telling:
+class DistinguishingParameters:
     """Some draws of the parameters that tell modes apart most. share: of each one's variance, between modes."""
 
     names: list[str]
@@ -31,15 +31,15 @@ class Telling:
     share: Float[np.ndarray, " shown"]
 
     @classmethod
-    def of(cls, result: "Result") -> "Telling":
+    def of(cls, result: "Result") -> "DistinguishingParameters":
         """From some of the draws, all chains together."""
-        some = thinned(result.label.size, POINTS)
+        some = thinned(result.label.size, MAX_POINTS)
         label = result.label.ravel()[some]
         names, columns = scalars(result.constrained(), some)
         share = between_modes(columns, label)
         # what does not vary, or is not finite, has nothing to show, unless there is nothing else
         able = np.flatnonzero(np.isfinite(share)) if np.isfinite(share).any() else np.arange(len(share))
-        best = np.sort(able[np.argsort(-share[able], kind="stable")[:MOST]])
+        best = np.sort(able[np.argsort(-share[able], kind="stable")[:MAX_PARAMETERS]])
         return cls([names[n] for n in best], columns[:, best], label, share[best])
 
 
@@ -63,13 +63,13 @@ def between_modes(
         return between / np.sum(away**2, axis=0)
 
 
-def pairs(figure: Any, result: "Result", telling: Telling | None = None) -> None:
+def pairs(figure: Any, result: "Result", distinguishing: DistinguishingParameters | None = None) -> None:
     """Histograms on the diagonal, every pair below it; on a Figure or SubFigure, since it takes many axes."""
-    telling = telling or Telling.of(result)
-    shown = looks(result.modes.weight)
-    usable = np.isfinite(telling.values).all(axis=1)
-    values, label = telling.values[usable], telling.label[usable]
-    size = len(telling.names)
+    distinguishing = distinguishing or DistinguishingParameters.of(result)
+    shown = mode_styles(result.modes.weight)
+    usable = np.isfinite(distinguishing.values).all(axis=1)
+    values, label = distinguishing.values[usable], distinguishing.label[usable]
+    size = len(distinguishing.names)
     panels = figure.subplots(size, size, squeeze=False, sharex="col")
     for row in range(size):
         for column in range(size):
@@ -80,7 +80,7 @@ def pairs(figure: Any, result: "Result", telling: Telling | None = None) -> None
                 _histogram(axes, values[:, row], label, shown)
             else:
                 _cloud(axes, values[:, [column, row]], label, shown)
-            _written(axes, telling.names, row, column, size)
+            _written(axes, distinguishing.names, row, column, size)
     _legend(figure, panels, shown, rest=len(result.modes) > len(shown))
 
 
@@ -93,19 +93,19 @@ def _written(axes: "Axes", names: list[str], row: int, column: int, size: int) -
     if row != column:
         axes.yaxis.set_major_locator(MaxNLocator(3))
     if row == size - 1:
-        axes.set_xlabel(in_picture(names[column], 14))
+        axes.set_xlabel(picture_text(names[column], 14))
     if column == 0 and row > 0:
-        axes.set_ylabel(in_picture(names[row], 14))
+        axes.set_ylabel(picture_text(names[row], 14))
     elif column > 0:
         axes.tick_params(labelleft=False)
 
 
-def _histogram(axes: "Axes", values: np.ndarray, label: np.ndarray, shown: list[Look]) -> None:
+def _histogram(axes: "Axes", values: np.ndarray, label: np.ndarray, shown: list[ModeStyle]) -> None:
     """Draws of each mode, upon one another."""
     edges = np.histogram_bin_edges(values, 40)
     below = np.zeros(len(edges) - 1)
-    modes = [(look.colour, label == look.mode) for look in shown]
-    modes.append((REST, ~np.isin(label, [look.mode for look in shown])))
+    modes = [(style.colour, label == style.mode) for style in shown]
+    modes.append((REST, ~np.isin(label, [style.mode for style in shown])))
     for colour, here in modes:
         height = np.histogram(values[here], edges)[0]
         axes.stairs(below + height, edges, baseline=below, fill=True, color=colour)
@@ -115,28 +115,28 @@ def _histogram(axes: "Axes", values: np.ndarray, label: np.ndarray, shown: list[
     axes.spines["left"].set_visible(False)
 
 
-def _cloud(axes: "Axes", values: np.ndarray, label: np.ndarray, shown: list[Look]) -> None:
+def _cloud(axes: "Axes", values: np.ndarray, label: np.ndarray, shown: list[ModeStyle]) -> None:
     """Points of each mode, the lightest on top: it has the fewest."""
-    rest = ~np.isin(label, [look.mode for look in shown])
+    rest = ~np.isin(label, [style.mode for style in shown])
     axes.scatter(values[rest, 0], values[rest, 1], s=4, color=REST, linewidths=0, rasterized=True, zorder=2)
-    for n, look in enumerate(shown):
-        here = label == look.mode
+    for n, style in enumerate(shown):
+        here = label == style.mode
         few = here.sum() < 60
         axes.scatter(
-            values[here, 0], values[here, 1], s=16 if few else 4, color=look.colour, marker=look.marker,
+            values[here, 0], values[here, 1], s=16 if few else 4, color=style.colour, marker=style.marker,
             alpha=1.0 if few else 0.5, edgecolors=EDGE if few else "none", linewidths=0.5 if few else 0,
             rasterized=True, zorder=3 + n,
         )  # fmt: skip
 
 
-def _legend(figure: Any, panels: np.ndarray, shown: list[Look], *, rest: bool) -> None:
+def _legend(figure: Any, panels: np.ndarray, shown: list[ModeStyle], *, rest: bool) -> None:
     """In the empty corner above the diagonal; where there is none, beside."""
     from matplotlib.lines import Line2D
 
     marks = [
-        Line2D([], [], linestyle="none", marker=look.marker, color=look.colour, markeredgecolor=EDGE,
-               markeredgewidth=0.5, markersize=7, label=look.name)
-        for look in shown
+        Line2D([], [], linestyle="none", marker=style.marker, color=style.colour, markeredgecolor=EDGE,
+               markeredgewidth=0.5, markersize=7, label=style.name)
+        for style in shown
     ]  # fmt: skip
     if rest:
         marks.append(Line2D([], [], linestyle="none", marker=".", color=REST, markersize=7, label="rest"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whmc.plots.modes import weights_of_modes
-from whmc.plots.style import looks
+from whmc.plots.style import mode_styles
 
 if TYPE_CHECKING:
     from whmc.result import Result
@@ -20,9 +20,9 @@ def save_sensors(path: Path, result: "Result", data: dict[str, Any]) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(1.3, 1))
     every = max(1, result.label.size // 4000)
     draws, label = result.draws.reshape(-1, 16)[::every], result.label.ravel()[::every]
-    for look in reversed(looks(result.modes.weight)):  # the lighter ones first, below
-        places = draws[label == look.mode].reshape(-1, 2)
-        left.scatter(*places.T, s=3, color=look.colour, alpha=0.35, linewidths=0, rasterized=True, label=look.name)
+    for style in reversed(mode_styles(result.modes.weight)):  # the lighter ones first, below
+        places = draws[label == style.mode].reshape(-1, 2)
+        left.scatter(*places.T, s=3, color=style.colour, alpha=0.35, linewidths=0, rasterized=True, label=style.name)
     anchors = np.array(list(data["known"].values()))
     truth = np.array(list(data["true_locations"].values()))
     left.scatter(*anchors.T, marker="s", s=60, color="black", label="anchors", zorder=3)

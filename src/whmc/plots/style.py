@@ -1,4 +1,4 @@
-"""How a mode looks, the same in all pictures: a colour and a marker for the heaviest, grey for the rest."""
+"""How a mode mode_styles, the same in all pictures: a colour and a marker for the heaviest, grey for the rest."""
 
 import contextlib
 import dataclasses
@@ -32,7 +32,7 @@ STYLE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class ModeStyle:
     """One of the heaviest modes and how it is drawn."""
 
     mode: int
@@ -50,21 +50,21 @@ class Look:
         return self.colour == COLOURS[-1]
 
 
-def looks(weight: Float[np.ndarray, " size"]) -> list[Look]:
+def mode_styles(weight: Float[np.ndarray, " size"]) -> list[ModeStyle]:
     """The heaviest modes, at most eight, heaviest first."""
     order = np.argsort(-weight, kind="stable")[: len(COLOURS)]
-    return [Look(int(mode), *how) for mode, *how in zip(order, COLOURS, MARKERS, SHAPES, strict=False)]
+    return [ModeStyle(int(mode), *how) for mode, *how in zip(order, COLOURS, MARKERS, SHAPES, strict=False)]
 
 
-def slots(weight: Float[np.ndarray, " size"]) -> Int[np.ndarray, " size"]:
-    """The place of each mode among `looks`; those without a look share the place behind the last."""
-    shown = looks(weight)
+def style_numbers(weight: Float[np.ndarray, " size"]) -> Int[np.ndarray, " size"]:
+    """The place of each mode among `mode_styles`; those without a style share the place behind the last."""
+    shown = mode_styles(weight)
     place = np.full(len(weight), len(shown))
-    place[[look.mode for look in shown]] = np.arange(len(shown))
+    place[[style.mode for style in shown]] = np.arange(len(shown))
     return place
 
 
-def in_picture(name: str, most: int = 18) -> str:
+def picture_text(name: str, most: int = 18) -> str:
     """A user's name as matplotlib shall write it: on one line, not too long, and no formula."""
     line = " ".join(name.split())
     short = line if len(line) <= most else line[: most - 1] + "…"
@@ -76,7 +76,7 @@ def thinned(size: int, most: int) -> slice:
     return slice(None, None, max(1, -(-size // most)))
 
 
-def say_nothing(axes: "Axes", why: str) -> None:
+def write_reason(axes: "Axes", why: str) -> None:
     """In place of a picture that has nothing to show."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, color=EDGE, wrap=True)

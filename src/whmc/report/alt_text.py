@@ -6,8 +6,8 @@ import numpy as np
 
 from whmc.plots.effort import searched
 from whmc.plots.modes import Plane
-from whmc.plots.pairs import Telling
-from whmc.plots.style import Look, looks
+from whmc.plots.pairs import DistinguishingParameters
+from whmc.plots.style import ModeStyle, mode_styles
 
 if TYPE_CHECKING:
     from whmc.result import Result
@@ -25,19 +25,19 @@ def number(value: float, form: str = ".4g") -> str:
     return (text.rstrip(".") if "#" in form else text).replace("-", "−")
 
 
-def _shown(result: "Result") -> list[Look]:
-    return looks(result.modes.weight)
+def _shown(result: "Result") -> list[ModeStyle]:
+    return mode_styles(result.modes.weight)
 
 
 def _each(result: "Result", values: np.ndarray, form: str) -> str:
-    return ", ".join(f"mode {look.mode} {number(float(values[look.mode]), form)}" for look in _shown(result))
+    return ", ".join(f"mode {style.mode} {number(float(values[style.mode]), form)}" for style in _shown(result))
 
 
 def of_weights(result: "Result") -> str:
     table = result.modes
     parts = [
-        f"mode {look.mode} {table.weight[look.mode]:.4f} ± {number(float(table.weight_se[look.mode]), '.4f')}"
-        for look in _shown(result)
+        f"mode {style.mode} {table.weight[style.mode]:.4f} ± {number(float(table.weight_se[style.mode]), '.4f')}"
+        for style in _shown(result)
     ]
     rest = len(table) - len(parts)
     return f"Bar chart of mode weights: {', '.join(parts)}" + (f"; {rest} lighter modes not shown." if rest else ".")
@@ -89,8 +89,8 @@ def of_running(result: "Result") -> str:
 
 def of_energies(result: "Result") -> str:
     energy = -result.logdensity
-    here = [(look, energy[result.label == look.mode]) for look in _shown(result)]
-    parts = [f"mode {look.mode} {number(float(np.median(rows)), '.3g')}" for look, rows in here if len(rows)]
+    here = [(style, energy[result.label == style.mode]) for style in _shown(result)]
+    parts = [f"mode {style.mode} {number(float(np.median(rows)), '.3g')}" for style, rows in here if len(rows)]
     return f"Histograms of energy by mode; medians: {', '.join(parts)}."
 
 
@@ -124,8 +124,8 @@ def of_traces(result: "Result") -> str:
     )
 
 
-def of_pairs(result: "Result", telling: Telling) -> str:
+def of_pairs(result: "Result", distinguishing: DistinguishingParameters) -> str:
     if len(result.modes) == 1:
-        return f"Scatter plots and histograms of {', '.join(telling.names)}; there is one mode."
-    parts = [f"{name} {share:.0%}" for name, share in zip(telling.names, telling.share, strict=True)]
+        return f"Scatter plots and histograms of {', '.join(distinguishing.names)}; there is one mode."
+    parts = [f"{name} {share:.0%}" for name, share in zip(distinguishing.names, distinguishing.share, strict=True)]
     return f"Scatter plots by mode; share of the variance that is between modes: {', '.join(parts)}."

@@ -8,7 +8,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from whmc import __version__
-from whmc.plots.pairs import Telling
+from whmc.plots.pairs import DistinguishingParameters
 from whmc.plots.style import plain_style
 from whmc.report import tables
 from whmc.report.alt_text import number
@@ -31,7 +31,7 @@ def write_report(result: "Result", path: str | Path, *, name: str | None = None)
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise ImportError('the report needs matplotlib: pip install "whmc[plots]"') from error
+        raise ImportError("the report needs matplotlib: pip install matplotlib") from error
     content = page(result, name).encode("utf-8", "replace")  # a name may hold what UTF-8 cannot
     fresh = path.with_name(path.name + ".new")
     fresh.write_bytes(content)
@@ -81,7 +81,7 @@ def _sections(result: "Result") -> dict[str, tuple[str, str]]:
     """Title and body of each section, under its address."""
     modes = [tables.modes(result)]
     if result.library.num_modes > 1:
-        modes.append(tables.where(result, Telling.of(result)))
+        modes.append(tables.mode_places(result, DistinguishingParameters.of(result)))
     return {
         "overview": ("Overview", tables.facts(_facts(result))),
         "modes": ("Modes", tables.beside(*modes)),

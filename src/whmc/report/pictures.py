@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from whmc import plots
-from whmc.plots.chains import CHAINS
+from whmc.plots.chains import MAX_CHAINS
 from whmc.plots.effort import searched
 from whmc.report import alt_text
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from whmc.result import Result
 
-LARGEST = 700_000
+MAX_SVG_BYTES = 700_000
 """Bytes of an SVG file above which a PNG takes its place."""
 
 DPI = 150
@@ -103,26 +103,26 @@ def _of_modes(result: "Result") -> Iterator[Picture]:
 
 
 def _traces(result: "Result") -> Picture:
-    shown, chains = min(len(result.label), CHAINS), len(result.label)
+    shown, chains = min(len(result.label), MAX_CHAINS), len(result.label)
     return Picture(
         "Mode of each draw, chain by chain",
         "A lane for each chain; in a lane a line for each mode, heaviest on top. A long stretch on one line is a chain "
-        "that stays; chains that look alike mix." + ("" if shown == chains else f" The first {shown} of {chains}."),
+        "that stays; chains that style alike mix." + ("" if shown == chains else f" The first {shown} of {chains}."),
         alt_text.of_traces(result), (9.6, 1.3 + 0.29 * shown), on_axes(plots.label_traces, result), wide=True,
     )  # fmt: skip
 
 
 def _pairs(result: "Result") -> Picture:
-    telling = plots.Telling.of(result)
-    size = len(telling.names)
+    distinguishing = plots.DistinguishingParameters.of(result)
+    size = len(distinguishing.names)
     several = "Some of the draws by mode, in the parameters with the largest share of variance between modes."
     alone = "Some of the draws" + (f", in the first {size} parameters." if size < len(result.parameters) else ".")
     return Picture(
         "Parameters that tell the modes apart" if result.library.num_modes > 1 else "Parameters",
         several if result.library.num_modes > 1 else alone,
-        alt_text.of_pairs(result, telling),
+        alt_text.of_pairs(result, distinguishing),
         (1.9 * size, 1.7 * size) if size > 2 else ((5.8, 4.6) if size == 2 else SMALL),
-        lambda figure: plots.pairs(figure, result, telling), wide=size > 2,
+        lambda figure: plots.pairs(figure, result, distinguishing), wide=size > 2,
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def address(picture: Picture) -> tuple[str, int, int]:
     figure = Figure(figsize=picture.size, layout="constrained", dpi=DPI)
     picture.draw(figure)
     content, kind = _file(figure, "svg"), "svg+xml"
-    if len(content) > LARGEST:
+    if len(content) > MAX_SVG_BYTES:
         content, kind = _file(figure, "png"), "png"
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}", width, height
 

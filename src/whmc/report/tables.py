@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whmc.plots.pairs import Telling
-from whmc.plots.style import looks
+from whmc.plots.pairs import DistinguishingParameters
+from whmc.plots.style import mode_styles
 from whmc.report.alt_text import number
 
 if TYPE_CHECKING:
     from whmc.result import Result
 
-FIRST = 20
+OPEN_ROWS = 20
 """Rows that are always open; the others can be opened."""
 
-MOST = 1000
+MAX_ROWS = 1000
 """Rows of a table at most: a page with more is slow to open."""
 
 
@@ -36,16 +36,16 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], kind
 
 def long_table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], what: str, whole: str) -> str:
     """The first rows, then those that can be opened, then how many are left out and where they are."""
-    parts = [table(caption, head, rows[:FIRST])]
-    more = rows[FIRST:MOST]
+    parts = [table(caption, head, rows[:OPEN_ROWS])]
+    more = rows[OPEN_ROWS:MAX_ROWS]
     if more:
         parts += [
             f"<details><summary>{len(more)} more {what}</summary>",
             table(f"{caption} (continued)", head, more),
             "</details>",
         ]
-    if len(rows) > MOST:
-        parts.append(f'<p class="note">And {len(rows) - MOST} more: {escape(whole)}.</p>')
+    if len(rows) > MAX_ROWS:
+        parts.append(f'<p class="note">And {len(rows) - MAX_ROWS} more: {escape(whole)}.</p>')
     return "\n".join(parts)
 
 
@@ -78,7 +78,7 @@ def facts(pairs: Mapping[str, str]) -> str:
 
 def _name(result: "Result", mode: int) -> str:
     """A mode's number, with its colour where it has one."""
-    colour = {look.mode: look.colour for look in looks(result.modes.weight)}.get(mode)
+    colour = {style.mode: style.colour for style in mode_styles(result.modes.weight)}.get(mode)
     swatch = f'<span class="swatch" style="background:{colour}" aria-hidden="true"></span>' if colour else ""
     return f"{swatch}{mode}"
 
@@ -87,7 +87,7 @@ def modes(result: "Result") -> str:
     """A row for each mode, heaviest first."""
     found = result.modes
     rows = []
-    for k in np.argsort(-found.weight, kind="stable")[: MOST + 1]:
+    for k in np.argsort(-found.weight, kind="stable")[: MAX_ROWS + 1]:
         rows.append(
             [
                 _name(result, int(k)),
@@ -103,16 +103,16 @@ def modes(result: "Result") -> str:
     return long_table(caption, head, rows, "modes", "result.modes")
 
 
-def where(result: "Result", telling: Telling) -> str:
+def mode_places(result: "Result", distinguishing: DistinguishingParameters) -> str:
     """Where the heaviest modes are, in the parameters that tell them apart."""
     rows = []
-    for look in looks(result.modes.weight):
-        here = telling.values[telling.label == look.mode]
+    for style in mode_styles(result.modes.weight):
+        here = distinguishing.values[distinguishing.label == style.mode]
         if len(here):
             cells = zip(here.mean(axis=0), here.std(axis=0), strict=True)
-            rows.append([_name(result, look.mode), *(with_spread(mean, sd) for mean, sd in cells)])
+            rows.append([_name(result, style.mode), *(with_spread(mean, sd) for mean, sd in cells)])
     caption = "Where the modes are: mean ± standard deviation of the parameters that tell them apart most"
-    return table(caption, ["mode", *(escape(name) for name in telling.names)], rows)
+    return table(caption, ["mode", *(escape(name) for name in distinguishing.names)], rows)
 
 
 def with_spread(mean: float, sd: float) -> str:
