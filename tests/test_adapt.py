@@ -17,8 +17,7 @@ from whmc.kernels.settings import arrays
 from whmc.modes.library import ModeLibrary
 from whmc.run.chains import Chains
 from whmc.run.progress import Progress
-from whmc.run.regeneration import Adaptation, _draw_restart
-from whmc.search.ongoing import Lookout
+from whmc.run.regeneration import Adaptation, ResidualLooks, _draw_restart
 from whmc.testing import Problem, gaussian_mixture
 
 
@@ -121,7 +120,7 @@ def adaptation(known: list[int], *, seed: int = 0, capacity: int = 16) -> Adapta
     library = ModeLibrary.from_charts(case.means[known], scales, capacity=capacity)
     positions = library.location[np.arange(8) % len(known)]
     run = Chains.start(case.target, library, seed, positions, Progress(False))
-    return Adaptation(run, arrays(CYCLE), library, Lookout(case.target, library, None, seed, 256), seed)
+    return Adaptation(run, arrays(CYCLE), library, ResidualLooks(case.target, library, None, seed, 256), seed)
 
 
 def test_a_chain_changes_its_kernel_at_regenerations_only():

@@ -25,8 +25,7 @@ from whmc.paper.darting import TRIES, DartingMC, RegenerationDartingMC, darting_
 from whmc.paper.dirichlet import DirichletLookout, components, gain, merged, modes_from_chains
 from whmc.run.chains import Chains
 from whmc.run.progress import Progress
-from whmc.run.regeneration import Adaptation, _draw_restart
-from whmc.search.ongoing import Lookout
+from whmc.run.regeneration import Adaptation, ResidualLooks, _draw_restart
 from whmc.testing import Problem, gaussian_mixture, invariance_test, reversibility_test, two_scale_pair
 
 OVERLAP = 2.0
@@ -406,7 +405,7 @@ def test_both_lookouts_serve_adaptation():
     case = problem("pair")
     library = case.library.padded(8)
     run = Chains.start(case.target, library, 0, library.location[:2], Progress(False))
-    for lookout in (Lookout(case.target, library, None, 0, 8), DirichletLookout()):
+    for lookout in (ResidualLooks(case.target, library, None, 0, 8), DirichletLookout()):
         assert Adaptation(run, arrays(JUMPS["regeneration"]), library, lookout, 0).library is library
 
 

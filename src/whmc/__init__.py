@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from whmc.run.sample import resume, sample
     from whmc.search.find import find_modes, search_modes
     from whmc.search.finders import MultiStart, Residual
-    from whmc.search.mode_search import Search
+    from whmc.search.report import SearchReport
     from whmc.search.tempered import Tempered
     from whmc.storage.serialize import Damaged
     from whmc.storage.store import StoreError
@@ -43,7 +43,7 @@ __all__ = [
     "MultiStart",
     "Residual",
     "Result",
-    "Search",
+    "SearchReport",
     "StepInfo",
     "StoreError",
     "Target",
@@ -77,7 +77,7 @@ _HOME = {
     "MultiStart": "whmc.search.finders",
     "Residual": "whmc.search.finders",
     "Result": "whmc.result",
-    "Search": "whmc.search.mode_search",
+    "SearchReport": "whmc.search.report",
     "StepInfo": "whmc.kernels.base",
     "StoreError": "whmc.storage.store",
     "Target": "whmc.target.target",

@@ -19,7 +19,7 @@ from whmc.estimate.weights import Flow, Weights, balance, jump_matrix, occupancy
 from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import chart_squares
-from whmc.search.mode_search import Search
+from whmc.search.report import SearchReport
 from whmc.target.target import Target, by_chain
 
 
@@ -62,7 +62,7 @@ class Result:
     num_warmup_gradients: int
     num_failed: int
     seed: int
-    search: Search | None = None
+    search: SearchReport | None = None
     work: Evidence | None = None
     num_updates: int = 0
     num_behind: int = 0

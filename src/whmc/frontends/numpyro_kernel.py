@@ -26,7 +26,7 @@ from whmc.run.progress import Progress
 from whmc.run.sample import MOST_WARMUP, work_evidence
 from whmc.search.find import MAX_MODES, require_finders
 from whmc.search.finders import AbstractFinder
-from whmc.search.mode_search import Search
+from whmc.search.report import SearchReport
 from whmc.target.check import require_count
 from whmc.target.target import Numbers, Target
 
@@ -215,7 +215,7 @@ class WHMC(MCMCKernel):
         return self._current().library
 
     @property
-    def search(self) -> Search | None:
+    def search(self) -> SearchReport | None:
         """The account of the search for them."""
         return self._current().course.report()
 

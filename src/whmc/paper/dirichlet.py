@@ -41,7 +41,7 @@ def fewest_draws(dim: int) -> int:
 
 
 class DirichletLookout:
-    """Looks for modes among the draws of all chains, in the place of a `Lookout`.
+    """Looks for modes among the draws of all chains, in the place of `ResidualLooks`.
 
     Charts are added for components with enough draws that no known chart describes. Calls 1, 2, 4, 8, ... look, the
     others return what they are given: a fit takes as long as many steps, and a mode that was missed is in later

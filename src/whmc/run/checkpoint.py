@@ -43,7 +43,7 @@ def setup_of(course: "Course") -> dict[str, Any]:
         "throats": warm.throats,
         "moves": move_names(warm.kernel),
         "report": course.report(),
-        "lookout": None if lookout is None else lookout.state(),
+        "lookout": None if lookout is None else lookout.state,
     }
     if adaptation is not None:
         setup["versions"] = [[_plain(kernel), library] for kernel, library in adaptation.versions]
@@ -110,7 +110,7 @@ def restored(
     )
     if setup["lookout"] is not None:
         course.lookout = course.watch(setup["library"])
-        course.lookout.restore(setup["lookout"])
+        course.lookout.state = setup["lookout"]
     if "adaptation" in state:
         assert course.record is not None
         versions = [(_whole("kernel", one, kernel), library) for one, library in setup["versions"]]

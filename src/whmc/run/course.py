@@ -26,11 +26,11 @@ from whmc.run.chains import Chains, Moment
 from whmc.run.checkpoint import setup_of, state_of
 from whmc.run.interrupt import Interrupt
 from whmc.run.progress import Progress
-from whmc.run.regeneration import Adaptation
+from whmc.run.regeneration import Adaptation, ResidualLooks
 from whmc.search.find import MAX_MODES, search_modes
 from whmc.search.finders import AbstractFinder
-from whmc.search.mode_search import Search
-from whmc.search.ongoing import Lookout
+from whmc.search.ongoing import report_of, wanted
+from whmc.search.report import SearchReport
 from whmc.storage.draws_file import Record
 from whmc.storage.store import Store
 from whmc.target.target import Target
@@ -70,8 +70,8 @@ class Course:
         self.progress = progress or Progress(False)
         self.stage, self.round, self.warm_gradients = "search", 0, 0
         self.seconds = {field.name: 0.0 for field in dataclasses.fields(Timings)}
-        self.search: Search | None = None
-        self.lookout: Lookout | None = None
+        self.search: SearchReport | None = None
+        self.lookout: ResidualLooks | None = None
         self.adaptation: Adaptation | None = None
         self.parts: list[Trace] = []  # without a store
         self.record: Record | None = None
@@ -113,7 +113,7 @@ class Course:
                 )
                 library = self.search.library
         with self._timed("prepare"):
-            looking = self.plan.adapt == "regeneration" or Lookout.wanted(self.search)
+            looking = self.plan.adapt == "regeneration" or wanted(self.search)
             if looking:  # room for as many charts again: then a new mode is no new compilation
                 library = library.padded(max(16, 1 << (2 * library.size - 1).bit_length()))
             else:
@@ -134,8 +134,8 @@ class Course:
         starts = library.location if self.search is None else jnp.asarray(self.search.starts)
         return starts[np.arange(self.plan.chains) % library.size]
 
-    def watch(self, library: ModeLibrary) -> Lookout:
-        return Lookout(self.target, library, self.search, self.plan.seed, self.plan.max_modes)
+    def watch(self, library: ModeLibrary) -> ResidualLooks:
+        return ResidualLooks(self.target, library, self.search, self.plan.seed, self.plan.max_modes)
 
     def _warm_up(self, lengths: list[int]) -> None:
         """One round, and a look for more modes after it."""
@@ -245,11 +245,11 @@ class Course:
             num_behind=0 if adaptation is None else adaptation.num_behind,
         )
 
-    def report(self) -> Search | None:
+    def report(self) -> SearchReport | None:
         """The account of all searches so far."""
         if self.lookout is None:
             return self.search
-        return self.lookout.report(self.warm.library if self.adaptation is None else self.adaptation.library)
+        return report_of(self.lookout.state, (self.adaptation or self.warm).library)
 
     def _trace(self) -> Trace:
         if self.store is None:
@@ -283,7 +283,7 @@ class Course:
         """Changes whenever the setup does."""
         adaptation, lookout = self.adaptation, self.lookout
         updates = 0 if adaptation is None else len(adaptation.versions)
-        return self.stage, self.round, self.record, updates, 0 if lookout is None else lookout.looks
+        return self.stage, self.round, self.record, updates, 0 if lookout is None else lookout.state.looks
 
 
 def make_result(

@@ -21,10 +21,13 @@ from whmc.kernels.block import Trace, refresh_all, regenerated
 from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.random import draw_noise
 from whmc.kernels.settings import moves, with_settings
+from whmc.keys import Stream, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.modes.refine import with_best_dof
 from whmc.run.chains import Chains
+from whmc.search import ongoing
+from whmc.search.report import SearchReport
 from whmc.target.target import Target
 from whmc.warmup.tuning import Charts, fit_charts
 
@@ -42,12 +45,41 @@ PATIENCE = 20
 
 @runtime_checkable
 class Looks(Protocol):
-    """What looks for modes while chains run, such as a `Lookout`."""
+    """What looks for modes while chains run, such as `ResidualLooks`."""
 
     def look(
         self, library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
     ) -> ModeLibrary:
         """The library with the charts that one more look adds at its end, given some draws."""
+
+
+class ResidualLooks:
+    """The search that goes on, for those who hold it in one place; all that changes is `state`."""
+
+    def __init__(
+        self, target: Target, library: ModeLibrary, report: SearchReport | None, seed: int, max_modes: int
+    ) -> None:
+        self.target, self.stream = target, stream_key(seed, Stream.ONGOING_SEARCH)
+        self.state = ongoing.begin(target, library, report, max_modes)
+
+    def look(
+        self, library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
+    ) -> ModeLibrary:
+        key = jax.random.fold_in(self.stream, self.state.looks)
+        self.state, library = ongoing.look(self.state, self.target, library, position, logdensity, key)
+        return library
+
+    def look_on(
+        self,
+        library: ModeLibrary,
+        position: Float[np.ndarray, "n dim"],
+        logdensity: Float[np.ndarray, " n"],
+        share: float,
+    ) -> ModeLibrary:
+        self.state, library = ongoing.look_on(
+            self.state, self.target, library, position, logdensity, self.stream, share
+        )
+        return library
 
 
 @pytree

@@ -1,4 +1,4 @@
-"""`find_modes`: finders, polish, and local chains for what has no peak."""
+"""`find_modes`: finders, polish, local chains for what has no peak, and what each mode weighs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,11 +6,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from whmc.keys import Stream, stream_key
 from whmc.modes.library import ModeLibrary
-from whmc.search.connect import connect
+from whmc.search.connect import connect, explained_strays
 from whmc.search.finders import AbstractFinder, MultiStart
-from whmc.search.mode_search import Hunt, Search
+from whmc.search.mode_search import (
+    SearchState,
+    forget_strays,
+    know,
+    loose_points,
+    run_finder,
+    start_search,
+    with_cost,
+    with_peaks,
+)
+from whmc.search.report import SearchReport, finish
 from whmc.search.representatives import folded
 from whmc.search.tempered import Tempered
 from whmc.target.callback_errors import own_errors
@@ -45,8 +57,8 @@ def search_modes(
     finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
     known: ModeLibrary | None = None,
     max_modes: int = MAX_MODES,
-) -> Search:
-    """A search for modes, with its account.
+) -> SearchReport:
+    """A search for modes, with its report.
 
     finder: `MultiStart(num_starts)`, `Residual()`, `Tempered()`, or several, run one after the other; by default
         many starts, then an annealed population.
@@ -62,16 +74,37 @@ def search_modes(
     with jax.enable_x64(True), own_errors(target):
         require_scalar_output(target)
         target = folded(target, seed)
-        key = jax.random.fold_in(jax.random.key(seed), 1)  # 0 is the chains'
-        hunt = Hunt(target, max_modes)
+        key = stream_key(seed, Stream.SEARCH)  # its children: the finders, then three for what follows them
+        key_strays, key_chains, key_masses = (jax.random.fold_in(key, len(finders) + n) for n in range(3))
+        state = start_search(target, max_modes)
         if known is not None:
-            heights = jax.vmap(target)(jnp.asarray(known.charts()[0]))
-            hunt.know(known, np.asarray(heights))
+            heights = np.asarray(jax.vmap(target)(jnp.asarray(known.charts()[0])))
+            state = with_cost(know(state, known, heights), known.size)
         for n, one in enumerate(finders):
-            hunt.run(one, jax.random.fold_in(key, n))
-        if len(hunt.loose):
-            hunt.adopt(*connect(target, hunt.loose, hunt.peaks, jax.random.fold_in(key, len(finders))))
-        return hunt.finish()
+            state = run_finder(state, target, one, jax.random.fold_in(key, n))
+        state = _without_explained(state, target, key_strays)
+        state, unbounded = _with_unpeaked(state, target, key_chains)
+        return finish(state, target, key_masses, unbounded=unbounded)
+
+
+def _without_explained(state: SearchState, target: Target, key: Array) -> SearchState:
+    """Strays of modes that reach further than their peak's curvature says are no modes of their own."""
+    if len(state.stray) == 0:
+        return state
+    explained, cost = explained_strays(target, state.stray, state.stray_owner, state.peaks, key)
+    return with_cost(forget_strays(state, explained), cost)
+
+
+def _with_unpeaked(state: SearchState, target: Target, key: Array) -> tuple[SearchState, bool]:
+    """The search with charts of modes that have no peak, and whether its chains ran away instead."""
+    points = loose_points(state)
+    if len(points) == 0:
+        return state, False
+    found = connect(target, points, state.peaks, key)
+    state = with_cost(state, found.num_gradients)
+    # a mode that is not reached yet also climbs: only where descents run away too is there none
+    unbounded = found.drifting and 2 * state.dropped.get("runs away", 0) > state.num_starts
+    return with_peaks(state, (*state.peaks, *found.charts), found.num_points), unbounded
 
 
 def require_finders(finder: AbstractFinder | Sequence[AbstractFinder] | None) -> tuple[AbstractFinder, ...]:
@@ -81,7 +114,7 @@ def require_finders(finder: AbstractFinder | Sequence[AbstractFinder] | None) ->
     finders: tuple[Any, ...] = tuple(finder) if isinstance(finder, (list, tuple)) else (finder,)
     for one in finders:
         if not isinstance(one, AbstractFinder):
-            raise TypeError(f"finder must be a whmc finder such as MultiStart(64), got {type(one).__name__}")
+            raise TypeError(f"finder must be a whmc finder such as MultiStart(1024), got {type(one).__name__}")
     if not finders:
-        raise ValueError("finder is empty: give one such as MultiStart(64), or leave it out")
+        raise ValueError("finder is empty: give one such as MultiStart(1024), or leave it out")
     return finders

@@ -1,103 +1,192 @@
-"""The search that goes on while chains run: the residual energy from the start region, and descents from draws."""
+"""The search that goes on while chains run: the residual energy and plain descents from the start region, and descents
+from draws."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Bool, Float, Int
 
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import log_ratio_of
-from whmc.search.finders import Known, Residual, descend
-from whmc.search.mode_search import FEWEST_STARTS, FLOOR, MAX_STARTS, Hunt, Search
-from whmc.search.residual import TEMPERATURE
+from whmc.modes.mixture import log_components_of, log_ratio_of
+from whmc.search.descent import DescentResult, KnownModes, descend
+from whmc.search.finders import Residual
+from whmc.search.masses import weigh
+from whmc.search.mode_search import (
+    FEWEST_STARTS,
+    LIGHTEST_KEPT_SHARE,
+    MAX_STARTS,
+    SearchState,
+    know,
+    start_search,
+    take,
+    with_cost,
+)
+from whmc.search.polish import Peak
+from whmc.search.report import SAFE_ERRORS, SearchReport, account, often_hit
 from whmc.target.target import Target
 
-STARTS = 256
-"""Starts of one look. Most lie on known ground, which costs one evaluation."""
+RESIDUAL_STARTS = 224
+"""Starts of one look that descend the residual energy. Most lie on known ground, which costs an evaluation or two."""
 
-FOLLOWED = 64
+PLAIN_STARTS = 32
+"""Starts of one look that descend the energy itself: what is hidden by a broad known mode is found by these alone, and
+only they tell how much is still unseen."""
+
+FOLLOWED_DRAWS = 32
 """Draws that are descended from at one look: a chart that has grown over two modes hides the second from the residual
 energy, but not from its own draws."""
 
 
-class Lookout:
-    """Looks for modes that a library lacks, and adds them."""
+@dataclasses.dataclass(frozen=True)
+class OngoingSearch:
+    """A search that goes on beside the chains.
 
-    def __init__(self, target: Target, library: ModeLibrary, search: Search | None, seed: int, max_modes: int) -> None:
-        self.target, self.search, self.max_modes = target, search, max_modes
-        self.key = jax.random.fold_in(jax.random.key(seed), 2)  # 0 is the chains', 1 the first search's
-        self.hunt = Hunt(target, max_modes)
-        self.looks = 0
-        if search is not None:
-            self.hunt.recall(search)
-        else:
-            self.hunt.know(library, np.zeros(library.size))
+    in_library: of each peak of `search`, whether it is a mode of the library. The others are too light (`spurious`,
+        with their shares of the mass), or there was no room (`num_capped`). looks: how many were made.
+    """
 
-    @staticmethod
-    def wanted(search: Search | None) -> bool:
-        """Whether a search was too short to have come to an end by itself."""
-        return search is not None and search.num_starts < FEWEST_STARTS and not search.num_capped
+    search: SearchState
+    in_library: Bool[np.ndarray, " peaks"]
+    spurious: Float[np.ndarray, "n dim"]
+    spurious_share: Float[np.ndarray, " n"]
+    num_capped: int = 0
+    looks: int = 0
 
-    def look(
-        self, library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
-    ) -> ModeLibrary:
-        """The library with the modes that one more look finds, given some draws."""
-        hunt, size = self.hunt, len(self.hunt.peaks)
-        if library.size >= self.max_modes or hunt.num_starts >= MAX_STARTS:
-            return library
-        self.looks += 1
-        key_starts, key_draws = jax.random.split(jax.random.fold_in(self.key, self.looks))
-        # pi on q's scale: where q fits, w is the evidence
-        log_evidence = float(np.median(log_ratio_of(library, position, logdensity)))
-        hunt.take(Residual().find(key_starts, self.target, STARTS, Known(library, log_evidence)))
-        followed = np.asarray(jax.random.choice(key_draws, len(position), (FOLLOWED,)))
-        ends = descend(self.target, jnp.asarray(position[followed]), None, TEMPERATURE)
-        hunt.take(dataclasses.replace(ends, independent=False))
-        for n in reversed(range(size, len(hunt.peaks))):
-            if hunt.peaks[n].log_mass - log_evidence < np.log(FLOOR):
-                hunt.forget(n)  # peaks and modes keep the same numbers
-        step_size = float(np.median(library.charts()[3]))
-        for peak in hunt.peaks[size:]:
-            log_share = peak.log_mass - log_evidence
-            library = library.add(peak.location, peak.scale, log_weight=log_share, step_size=step_size)
-        return library
 
-    def look_on(
-        self,
-        library: ModeLibrary,
-        position: Float[np.ndarray, "n dim"],
-        logdensity: Float[np.ndarray, " n"],
-        share: float,
-    ) -> ModeLibrary:
-        """Looks until this share of `MAX_STARTS` is used: basins that one start in five hundred finds need as many."""
-        while self.hunt.num_starts < share * MAX_STARTS and library.size < self.max_modes:
-            library = self.look(library, position, logdensity)
-        return library
+def wanted(report: SearchReport | None) -> bool:
+    """Whether a search was too short to have come to an end by itself."""
+    return report is not None and report.num_starts < FEWEST_STARTS and not report.num_capped
 
-    def state(self) -> dict[str, Any]:
-        """Where the search is, to be stored."""
-        return {"looks": self.looks, "hunt": self.hunt.state()}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        self.looks = state["looks"]
-        self.hunt.restore(state["hunt"])
+def begin(target: Target, library: ModeLibrary, report: SearchReport | None, max_modes: int) -> OngoingSearch:
+    """Goes on where an earlier search ended: with its peaks, and with what it counted."""
+    if report is None:
+        search = know(start_search(target, max_modes), library, np.zeros(library.size))
+        return OngoingSearch(search, np.ones(len(search.peaks), bool), np.zeros((0, library.dim)), np.zeros(0))
+    search = dataclasses.replace(report.state, max_modes=max_modes)
+    kept = np.isin(np.arange(len(search.peaks)), report.kept)
+    return OngoingSearch(search, kept, report.spurious, report.spurious_share, report.num_capped)
 
-    def report(self, library: ModeLibrary) -> Search:
-        """The account of all searches, for the library as it is now."""
-        hunt, old = self.hunt, self.search
-        if old is not None and self.looks == 0:
-            return dataclasses.replace(old, library=library)
-        capped = 0 if old is None else old.num_capped
-        return Search(
-            library=library,
-            starts=library.charts()[0],
-            hits=np.array(hunt.hits[: library.num_modes]),
-            spurious=np.zeros((0, self.target.dim)) if old is None else old.spurious,
-            spurious_share=np.zeros(0) if old is None else old.spurious_share,
-            num_found=library.num_modes + capped,
-            num_capped=capped,
-            **hunt.account(),
-        )
+
+def look(
+    state: OngoingSearch,
+    target: Target,
+    library: ModeLibrary,
+    position: Float[np.ndarray, "n dim"],
+    logdensity: Float[np.ndarray, " n"],
+    key: Array,
+) -> tuple[OngoingSearch, ModeLibrary]:
+    """One look, given some draws: the library with the modes that it finds, its charts in their places before them."""
+    if _over(state, library):
+        return state, library
+    key_residual, key_plain, key_draws, key_masses = jax.random.split(key, 4)
+    # pi on q's scale: where q fits, w is the evidence
+    log_evidence = float(np.median(log_ratio_of(library, position, logdensity)))
+    search, known = state.search, KnownModes(library, log_evidence)
+    search = take(search, target, Residual().find(key_residual, target, RESIDUAL_STARTS, known))
+    followed = position[np.asarray(jax.random.choice(key_draws, len(position), (FOLLOWED_DRAWS,)))]
+    for descents in _plain_and_followed(target, key_plain, followed):
+        search = take(search, target, descents)
+    state = dataclasses.replace(state, search=search, looks=state.looks + 1)
+    return _with_new_modes(state, target, library, log_evidence, key_masses)
+
+
+def _over(state: OngoingSearch, library: ModeLibrary) -> bool:
+    """Whether the library is full or all starts are used."""
+    return library.size >= state.search.max_modes or state.search.num_starts >= MAX_STARTS
+
+
+def look_on(
+    state: OngoingSearch,
+    target: Target,
+    library: ModeLibrary,
+    position: Float[np.ndarray, "n dim"],
+    logdensity: Float[np.ndarray, " n"],
+    stream: Array,
+    share: float,
+) -> tuple[OngoingSearch, ModeLibrary]:
+    """Looks until this share of `MAX_STARTS` is used: to find a basin that one start in 500 hits takes thousands."""
+    while state.search.num_starts < share * MAX_STARTS and not _over(state, library):
+        key = jax.random.fold_in(stream, state.looks)
+        state, library = look(state, target, library, position, logdensity, key)
+    return state, library
+
+
+def _plain_and_followed(
+    target: Target, key: Array, draws: Float[np.ndarray, "n dim"]
+) -> tuple[DescentResult, DescentResult]:
+    """Plain descents from the start region, which are independent, and from draws, which are not; in one batch."""
+    starts = jnp.concatenate([target.draw_starts(key, PLAIN_STARTS), jnp.asarray(draws)])
+    both = descend(target, starts)
+    plain = DescentResult(
+        both.position[:PLAIN_STARTS], both.usable[:PLAIN_STARTS], both.num_gradients, independent=True
+    )
+    return plain, DescentResult(both.position[PLAIN_STARTS:], both.usable[PLAIN_STARTS:], 0)
+
+
+def _with_new_modes(
+    state: OngoingSearch, target: Target, library: ModeLibrary, log_evidence: float, key: Array
+) -> tuple[OngoingSearch, ModeLibrary]:
+    """Peaks that are not known yet, heaviest first, while there is room; the light ones are only remembered."""
+    search, size = state.search, len(state.in_library)
+    fresh = search.peaks[size:]
+    log_share = np.array([peak.log_laplace for peak in fresh]) - log_evidence
+    error = np.zeros(len(fresh))
+    if np.any(log_share < np.log(LIGHTEST_KEPT_SHARE)):
+        masses = weigh(target, [*_charts_of(library), *fresh], key)
+        log_share, error = masses.log_share[-len(fresh) :], masses.error[-len(fresh) :]
+        search = with_cost(search, masses.num_gradients)
+    heavy = (log_share + SAFE_ERRORS * error >= np.log(LIGHTEST_KEPT_SHARE)) | often_hit(search)[size:]
+    order = np.argsort(-log_share, kind="stable")
+    order = order[heavy[order]]
+    room = max(0, search.max_modes - library.size)
+    step_size = float(np.median(library.charts()[3]))
+    for n in order[:room]:
+        library = library.add(fresh[n].location, fresh[n].scale, log_weight=float(log_share[n]), step_size=step_size)
+    light = np.flatnonzero(~heavy)
+    state = dataclasses.replace(
+        state,
+        search=search,
+        in_library=np.append(state.in_library, np.isin(np.arange(len(fresh)), order[:room])),
+        spurious=np.concatenate([state.spurious, np.array([fresh[n].location for n in light]).reshape(-1, target.dim)]),
+        spurious_share=np.append(state.spurious_share, np.exp(log_share[light])),
+        num_capped=state.num_capped + len(order[room:]),
+    )
+    return state, library
+
+
+def _charts_of(library: ModeLibrary) -> list[Peak]:
+    """The library's charts, to be weighed beside new peaks."""
+    location, scale, _, _ = library.charts()
+    return [Peak(location[k], -np.inf, scale[k], at_peak=False) for k in range(library.size)]
+
+
+def report_of(state: OngoingSearch, library: ModeLibrary) -> SearchReport:
+    """The report of all searches, for the library as it is now."""
+    search = state.search
+    mode = _modes_of_peaks(search, library)
+    return SearchReport(
+        library=library,
+        starts=library.charts()[0],
+        hits=_by_mode(search.hits, mode, state.in_library, library.num_modes),
+        independent_hits=_by_mode(search.independent_hits, mode, state.in_library, library.num_modes),
+        spurious=state.spurious,
+        spurious_share=state.spurious_share,
+        kept=np.flatnonzero(state.in_library),
+        **account(search, library.num_modes + state.num_capped, state.num_capped),
+    )
+
+
+def _modes_of_peaks(search: SearchState, library: ModeLibrary) -> Int[np.ndarray, " peaks"]:
+    """The library's mode at each peak: charts may have been merged, split and moved since the peak was found."""
+    location = np.array([peak.location for peak in search.peaks]).reshape(-1, library.dim)
+    log_density = log_components_of(library, location) - library.charts()[2][:, None]
+    return library.mode_of[np.argmax(log_density, axis=0)]
+
+
+def _by_mode(
+    hits: Int[np.ndarray, " peaks"], mode: Int[np.ndarray, " peaks"], counted: Bool[np.ndarray, " peaks"], num: int
+) -> Int[np.ndarray, " modes"]:
+    return np.bincount(mode[counted], weights=hits[counted], minlength=num).astype(int)

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 from whmc.modes.curvature import curvature, spread
 from whmc.modes.library import DIAGONAL_FROM
 from whmc.search.finders import MultiStart
-from whmc.search.mode_search import Hunt
+from whmc.search.mode_search import run_finder, start_search
+from whmc.search.report import require_modes
 from whmc.target.check import likely_starts, require_symmetric
 from whmc.target.symmetry import Fold
 from whmc.target.target import Target
@@ -33,9 +34,10 @@ def folded(target: Target, seed: int, locations: Float[np.ndarray, "modes dim"] 
     else:
         require_symmetric(target, _around(target, locations, seed))
     if locations is None:
-        hunt = Hunt(target, MOST * len(target.group))
-        hunt.run(MultiStart(STARTS), jax.random.fold_in(jax.random.key(seed), 2))  # 0 the chains', 1 the search's
-        locations = np.asarray(hunt.finish().library.charts()[0])
+        key = jax.random.fold_in(jax.random.key(seed), 2)  # 0 the chains', 1 the search's
+        found = run_finder(start_search(target, MOST * len(target.group)), target, MultiStart(STARTS), key)
+        require_modes(found)
+        locations = np.stack([peak.location for peak in found.peaks])
     return dataclasses.replace(target, fold=_fold(target, locations))
 
 

@@ -14,21 +14,21 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from whmc._pytree import pytree
-from whmc.search.finders import BATCH, AbstractFinder, Ends, Known, descend
-from whmc.search.residual import TEMPERATURE
+from whmc.search.descent import BATCH, DescentResult, KnownModes, descend, farthest_from
+from whmc.search.finders import AbstractFinder
 from whmc.target.target import Target
 
 MAX_RISES = 200
-NUM_STEPS = 5
+TRAJECTORY_STEPS = 5
 WARM_MOVES = 3
 COLD_MOVES = 10
 """Trajectories at each rise of beta. In the cold more: a particle falls into a narrow mode with a chance of a
 thousandth or so, and each trajectory is one try."""
 
-COLD = 30.0
+COLDEST_BETA = 30.0
 """Last beta: a fifth of a mode's width is left, there is nothing more to fall into."""
 
 
@@ -38,24 +38,23 @@ class Tempered(AbstractFinder):
 
     num_starts: int | None = BATCH
 
-    def find(self, key: Array, target: Target, num: int, known: Known | None) -> Ends:
+    def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
         key_starts, key_warm, key_cold = jax.random.split(key, 3)
         # a whole batch whatever is asked for: a small population loses modes at every resampling
         warm = _anneal(target, _swarm(target, target.draw_starts(key_starts, BATCH)), key_warm, 1.0, WARM_MOVES)
-        cold = _anneal(target, warm, key_cold, COLD, COLD_MOVES)
+        cold = _anneal(target, warm, key_cold, COLDEST_BETA, COLD_MOVES)
         warm_rises, cold_rises = int(warm.num_rises), int(cold.num_rises - warm.num_rises)
-        cost = BATCH * (1 + (warm_rises * WARM_MOVES + cold_rises * COLD_MOVES) * NUM_STEPS)
+        cost = BATCH * (1 + (warm_rises * WARM_MOVES + cold_rises * COLD_MOVES) * TRAJECTORY_STEPS)
         population = warm.alive[:num]
         if len(population) == 0:
-            return Ends(population, np.zeros(0, bool), cost, population, num_upfront=cost, independent=False)
-        ends = [descend(target, jnp.asarray(rows), None, TEMPERATURE) for rows in (population, cold.alive[:num])]
-        return Ends(
+            return DescentResult(population, np.zeros(0, bool), cost, population, num_upfront=cost)
+        ends = [descend(target, jnp.asarray(rows)) for rows in (population, cold.alive[:num]) if len(rows)]
+        return DescentResult(
             np.concatenate([part.position for part in ends]),
             np.concatenate([part.usable for part in ends]),
             cost + sum(part.num_gradients for part in ends),
             population,
             num_upfront=cost,
-            independent=False,
         )
 
 
@@ -66,21 +65,41 @@ class Swarm:
     position: Float[Array, "n dim"]
     logdensity: Float[Array, " n"]
     score: Float[Array, "n dim"]
+    farthest: Float[Array, ""]
     beta: Float[Array, ""]
     step_size: Float[Array, ""]
     num_rises: Array
 
     @property
+    def far(self) -> Bool[Array, " n"]:
+        return jnp.max(jnp.abs(self.position), axis=1) > self.farthest
+
+    @property
     def alive(self) -> Float[np.ndarray, "n dim"]:
-        """Particles where the target has density."""
-        return np.asarray(self.position)[np.isfinite(np.asarray(self.logdensity))]
+        """Particles where the target has density, and that have not run away."""
+        return np.asarray(self.position)[np.asarray(jnp.isfinite(self.logdensity) & ~self.far)]
 
 
 @jax.jit
 def _swarm(target: Target, starts: Float[Array, "n dim"]) -> Swarm:
     found = jax.vmap(target.evaluate)(starts)
     step_size = jnp.asarray(starts.shape[1] ** -0.25, float)  # no weak type: one compilation for warm and cold
-    return Swarm(starts, found.logdensity, found.score, jnp.zeros(()), step_size, jnp.zeros((), int))
+    start = jnp.zeros(())
+    return Swarm(starts, found.logdensity, found.score, farthest_from(starts), start, step_size, jnp.zeros((), int))
+
+
+def relax(
+    target: Target, starts: Float[Array, "n dim"], key: Array, num_moves: int
+) -> tuple[Float[np.ndarray, "n dim"], int]:
+    """The points after some trajectories at beta = 1, none of them lost or doubled, and the gradients spent."""
+    swarm = _relax(target, _swarm(target, starts), key, jnp.asarray(num_moves))
+    return swarm.alive, len(starts) * (1 + num_moves * TRAJECTORY_STEPS)
+
+
+@jax.jit
+def _relax(target: Target, swarm: Swarm, key: Array, num_moves: Array) -> Swarm:
+    swarm = dataclasses.replace(swarm, beta=jnp.ones(()))
+    return jax.lax.fori_loop(0, num_moves, lambda n, s: _move(jax.random.fold_in(key, n), s, target), swarm)
 
 
 @jax.jit
@@ -92,17 +111,17 @@ def _anneal(target: Target, swarm: Swarm, key: Array, until: Float[Array, ""] | 
         gain = _gain(swarm.logdensity, until - swarm.beta)
         chosen = _resample(key_pick, gain * swarm.logdensity)
         beta = jnp.where(gain < until - swarm.beta, swarm.beta + gain, until)
-        swarm = Swarm(
-            swarm.position[chosen],
-            swarm.logdensity[chosen],
-            swarm.score[chosen],
-            beta,
-            swarm.step_size,
-            swarm.num_rises + 1,
+        swarm = dataclasses.replace(
+            swarm,
+            position=swarm.position[chosen],
+            logdensity=swarm.logdensity[chosen],
+            score=swarm.score[chosen],
+            beta=beta,
+            num_rises=swarm.num_rises + 1,
         )
         return jax.lax.fori_loop(0, num_moves, lambda n, s: _move(jax.random.fold_in(key_moves, n), s, target), swarm)
 
-    return jax.lax.while_loop(lambda s: (s.beta < until) & (s.num_rises < last), rise, swarm)
+    return jax.lax.while_loop(lambda s: (s.beta < until) & (s.num_rises < last) & ~jnp.all(s.far), rise, swarm)
 
 
 def _gain(logdensity: Float[Array, " n"], most: Float[Array, ""]) -> Float[Array, ""]:
@@ -150,7 +169,7 @@ def _move(key: Array, swarm: Swarm, target: Target) -> Swarm:
         return position, momentum + kick * found.score, found.logdensity, found.score
 
     position, new_momentum, logdensity, score = jax.lax.fori_loop(
-        0, NUM_STEPS, leap, (swarm.position, momentum, swarm.logdensity, swarm.score)
+        0, TRAJECTORY_STEPS, leap, (swarm.position, momentum, swarm.logdensity, swarm.score)
     )
     log_ratio = swarm.beta * (logdensity - swarm.logdensity) - 0.5 * jnp.sum(new_momentum**2 - momentum**2, axis=1)
     log_ratio = jnp.where(jnp.isfinite(logdensity) & ~jnp.isnan(log_ratio), log_ratio, -jnp.inf)
@@ -160,11 +179,10 @@ def _move(key: Array, swarm: Swarm, target: Target) -> Swarm:
     def kept(new: Array, old: Array) -> Array:
         return jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
-    return Swarm(
-        kept(position, swarm.position),
-        kept(logdensity, swarm.logdensity),
-        kept(score, swarm.score),
-        swarm.beta,
-        jnp.clip(swarm.step_size * jnp.exp(rate - 0.7), 1e-4, 1.0),
-        swarm.num_rises,
+    return dataclasses.replace(
+        swarm,
+        position=kept(position, swarm.position),
+        logdensity=kept(logdensity, swarm.logdensity),
+        score=kept(score, swarm.score),
+        step_size=jnp.clip(swarm.step_size * jnp.exp(rate - 0.7), 1e-4, 1.0),
     )

@@ -1,0 +1,83 @@
+"""Which mode each end of a descent belongs to: a known one, a new one, or none."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from whmc.search.descent import DescentResult, logdensities
+from whmc.search.polish import Peak, polish
+from whmc.target.target import Target
+
+NOBODY = -1
+"""The owner of an end that belongs to no peak."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settled:
+    """What became of the ends of some descents.
+
+    owner: the number of the peak that each end belongs to, or `NOBODY`. peaks: those known before, then new ones.
+    flat: points of modes with flat directions, and `on_flat`: the ends that led there. dropped: ends that are not
+    modes, by reason. num_gradients: spent on finding out.
+    """
+
+    owner: Int[np.ndarray, " n"]
+    peaks: tuple[Peak, ...]
+    flat: Float[np.ndarray, "f dim"]
+    on_flat: Bool[np.ndarray, " n"]
+    dropped: dict[str, int]
+    num_gradients: int
+
+
+def assign(positions: Float[np.ndarray, "n dim"], peaks: Sequence[Peak]) -> Int[np.ndarray, " n"]:
+    """The first peak within whose reach each position lies, or `NOBODY`."""
+    owner = np.full(len(positions), NOBODY)
+    for number, peak in enumerate(peaks):
+        free = np.flatnonzero(owner == NOBODY)
+        if len(free) == 0:
+            break
+        owner[free[peak.distance(positions[free]) < peak.reach]] = number
+    return owner
+
+
+def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], widest: float) -> Settled:
+    """Ends near a known peak are that mode; of the others the highest is polished first.
+
+    Then a chart stands for the best point of its mode.
+    """
+    known, flat, dropped = list(peaks), [], Counter[str]()
+    rows = np.flatnonzero(descents.usable)
+    heights, cost = logdensities(target, descents.position[rows]), len(rows)
+    owner = np.full(len(descents.position), NOBODY)
+    owner[rows] = assign(descents.position[rows], known)
+    on_flat = np.zeros(len(owner), bool)
+    for n in rows[np.argsort(-heights, kind="stable")]:
+        if owner[n] != NOBODY:
+            continue
+        found, spent = polish(target, descents.position[n], widest=widest)
+        cost += spent
+        if isinstance(found, str):
+            dropped[found] += 1
+        elif found.num_flat:
+            flat.append(found.location)
+            on_flat[n] = True
+        else:
+            owner[n] = assign(found.location[None], known)[0]
+            if owner[n] == NOBODY:
+                owner[n] = len(known)
+                known.append(found)
+                free = rows[owner[rows] == NOBODY]
+                owner[free[found.distance(descents.position[free]) < found.reach]] = owner[n]
+    lost = ~descents.usable if descents.covered is None else ~descents.usable & ~descents.covered
+    dropped["unusable"] = int(lost.sum())
+    return Settled(
+        owner,
+        tuple(known),
+        np.array(flat).reshape(-1, target.dim),
+        on_flat,
+        {why: num for why, num in dropped.items() if num},
+        cost,
+    )

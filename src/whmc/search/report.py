@@ -1,0 +1,172 @@
+"""The report of a search: what was found, what was left out and why, and what may be missing."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from whmc.modes.library import ModeLibrary
+from whmc.search.masses import Masses, laplace_masses, weigh
+from whmc.search.mode_search import LIGHTEST_KEPT_SHARE, SearchState, with_cost
+from whmc.target.target import Target
+
+SAFE_ERRORS = 3.0
+"""A mode is left out only if it is too light by this many standard errors of its log mass."""
+
+LARGE_HIT_SHARE = 0.01
+"""A mode that a larger share of the independent starts hit is never left out, whatever it seems to weigh."""
+
+REASONS = {
+    "saddle": "at saddle points",
+    "edge": "at the edge of the support",
+    "not stationary": "where the density still rises",
+    "runs away": "where the density rises without bound",
+    "not finite": "without finite derivatives",
+    "unusable": "with a density that is not finite",
+}
+"""Where a descent ended that did not end in a mode."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchReport:
+    """What was found, what was left out and why, and what may be missing.
+
+    starts: a point of each mode where chains may start.
+    hits: how many descents ended in each mode. independent_hits: those of plain descents from independent draws of the
+        start region, of which there were `num_independent`; only these count below.
+    spurious: locations of modes below `LIGHTEST_KEPT_SHARE`, with their shares of the mass.
+    dropped: ends that were not modes, by reason.
+    discovery: rows (starts, gradients, modes found) in the order of the search.
+    num_gradients: of everything that the search did. A log density counts as one gradient, a product of the Hessian
+        with a vector as two.
+    num_found: modes that are heavy enough. num_capped: those of them left out because the library is full.
+    unseen_chance: Good-Turing's probability that one more independent start ends in a new basin, light ones included;
+        one if there was no such start. expected_modes: `num_found`, and the basins not seen by Chao's lower bound. Both
+        come from the same counts.
+    state: the search itself, to go on with. kept: the numbers of those of its peaks that are modes of the library.
+    """
+
+    library: ModeLibrary
+    starts: Float[np.ndarray, "size dim"]
+    hits: Int[np.ndarray, " size"]
+    independent_hits: Int[np.ndarray, " size"]
+    spurious: Float[np.ndarray, "n dim"]
+    spurious_share: Float[np.ndarray, " n"]
+    dropped: dict[str, int]
+    discovery: Int[np.ndarray, "steps 3"]
+    num_starts: int
+    num_independent: int
+    num_gradients: int
+    num_found: int
+    num_capped: int
+    unseen_chance: float
+    expected_modes: float
+    state: SearchState
+    kept: Int[np.ndarray, " kept"]
+
+    def __str__(self) -> str:
+        text = [
+            f"search: {self.num_found} modes from {self.num_starts} starts, {self.num_gradients} gradients; "
+            f"estimated probability that one more start finds a new mode: {self.unseen_chance:.2g}; "
+            f"estimated number of modes: at least {self.expected_modes:.4g}"
+        ]
+        if self.num_capped:
+            text.append(
+                f"search: the library is full at {self.library.size} charts; "
+                f"{self.num_capped} lighter modes were left out"
+            )
+        if len(self.spurious):
+            text.append(
+                f"search: {len(self.spurious)} modes below the weight floor {LIGHTEST_KEPT_SHARE:g} were left out "
+                f"(together {self.spurious_share.sum():.1g})"
+            )
+        if self.dropped:
+            text.append(f"search: {tell_dropped(self.dropped)}")
+        return "\n".join(text)
+
+
+def tell_dropped(dropped: Mapping[str, int]) -> str:
+    """How many descents did not end in a mode, and where they ended."""
+    parts = [f"{num} {REASONS[why]}" for why, num in sorted(dropped.items())]
+    return f"{sum(dropped.values())} descents did not end in a mode ({', '.join(parts)})"
+
+
+def finish(state: SearchState, target: Target, key: Array, *, unbounded: bool = False) -> SearchReport:
+    """The library of all that is heavy enough, and the report. unbounded: local chains ran away to infinity."""
+    require_modes(state, unbounded=unbounded)
+    masses = _masses(state, target, key)
+    state = with_cost(state, masses.num_gradients)
+    log_share, light = masses.log_share, light_modes(masses, state)
+    order = np.argsort(-log_share, kind="stable")
+    heavy, spurious = order[~light[order]], order[light[order]]
+    kept = heavy[: state.max_modes]
+    peaks = [state.peaks[k] for k in kept]
+    library = ModeLibrary.from_charts(
+        np.stack([peak.location for peak in peaks]),
+        np.stack([peak.scale for peak in peaks]),
+        log_weight=log_share[kept],
+        step_size=np.full(len(kept), target.dim**-0.25),
+    )
+    return SearchReport(
+        library=library,
+        starts=np.stack([peak.location if peak.start is None else peak.start for peak in peaks]),
+        hits=state.hits[kept],
+        independent_hits=state.independent_hits[kept],
+        spurious=np.array([state.peaks[k].location for k in spurious]).reshape(-1, target.dim),
+        spurious_share=np.exp(log_share[spurious]),
+        kept=kept,
+        **account(state, len(heavy), len(heavy) - len(kept)),
+    )
+
+
+def account(state: SearchState, num_found: int, num_capped: int) -> dict[str, Any]:
+    """The fields of a report that tell what the search cost, and what may be missing beside what was found."""
+    return {
+        "num_found": num_found,
+        "num_capped": num_capped,
+        "dropped": state.dropped,
+        "discovery": state.discovery,
+        "num_starts": state.num_starts,
+        "num_independent": state.num_independent,
+        "num_gradients": state.num_gradients,
+        "unseen_chance": state.unseen_chance,
+        "expected_modes": num_found + state.num_unseen,
+        "state": state,
+    }
+
+
+def _masses(state: SearchState, target: Target, key: Array) -> Masses:
+    """By Laplace's formula, unless that may mislead: where a mode would be left out, or has no peak."""
+    laplace = laplace_masses(state.peaks)
+    alike = all(peak.at_peak for peak in state.peaks)
+    return laplace if alike and not light_modes(laplace, state).any() else weigh(target, state.peaks, key)
+
+
+def light_modes(masses: Masses, state: SearchState) -> Bool[np.ndarray, " peaks"]:
+    """Modes too light to keep, beyond the error of their mass, that few starts hit."""
+    too_light = masses.log_share + SAFE_ERRORS * masses.error < np.log(LIGHTEST_KEPT_SHARE)
+    return too_light & ~often_hit(state)
+
+
+def often_hit(state: SearchState) -> Bool[np.ndarray, " peaks"]:
+    """Modes that a large share of the independent starts hit."""
+    return state.independent_hits > LARGE_HIT_SHARE * state.num_independent
+
+
+def require_modes(state: SearchState, *, unbounded: bool = False) -> None:
+    """Something to make a library of; else one clear error."""
+    if state.peaks and not unbounded:
+        return
+    if unbounded or state.dropped.get("runs away", 0):
+        raise ValueError(
+            "the log density grows without bound away from the start region, so it is not a density that can be "
+            "normalised (it is improper): give the parameters bounds, Target(..., bounds=...), or a prior that falls "
+            "off; look at print(target.check())"
+        )
+    reasons = tell_dropped(state.dropped) if state.dropped else "none of them reached anything"
+    raise ValueError(
+        f"no mode was found from {state.num_starts} starts: {reasons}; "
+        "look at print(target.check()), move the start region, or give modes="
+    )
