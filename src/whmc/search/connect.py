@@ -73,7 +73,7 @@ def connect(target: Target, points: Float[np.ndarray, "n dim"], peaks: Sequence[
     Modes that local chains connect with one of the `peaks` have their chart already.
     """
     draws = local_chains(target, points, key)
-    if drifting(draws):
+    if not np.all(np.isfinite(draws.position)):
         return Connected((), np.zeros(0, int), True, draws.num_gradients)
     group = group_chains(draws.position)
     charts, num_points = [], []
@@ -82,7 +82,7 @@ def connect(target: Target, points: Float[np.ndarray, "n dim"], peaks: Sequence[
         if not any(_inside(peak, mine).mean() > COVERED_SHARE for peak in peaks):
             charts.append(moments_chart(mine, draws.logdensity[:, group == number].ravel()))
             num_points.append(int(np.sum(group == number)))
-    return Connected(tuple(charts), np.array(num_points, int), False, draws.num_gradients)
+    return Connected(tuple(charts), np.array(num_points, int), drifting(draws), draws.num_gradients)
 
 
 def explained_strays(
@@ -160,8 +160,6 @@ def _steps(
 
 def drifting(draws: LocalDraws) -> bool:
     """Whether the chains go on climbing: then the density has no mode there, it grows without bound."""
-    if not np.all(np.isfinite(draws.position)):
-        return True
     half = len(draws.logdensity) // 2
     rise = draws.logdensity[half:].mean(axis=0) - draws.logdensity[:half].mean(axis=0)
     return bool(np.median(rise) > DRIFT)

@@ -23,6 +23,10 @@ then is finished by Newton steps or dropped."""
 DENSE_UP_TO = 100
 """Up to this dimension BFGS keeps a dense inverse Hessian for every start; above, L-BFGS."""
 
+FARTHEST_WIDTHS = 1e9
+"""How far a descent or a particle may go from where it started, in widths of the region of the starts. Beyond, numbers
+overflow: only a density that grows without bound leads there."""
+
 
 @dataclasses.dataclass(frozen=True)
 class KnownModes:
@@ -94,13 +98,14 @@ def _descend(
     from whmc.search.solver import DenseBFGS, LimitedBFGS
 
     solver: Any = DenseBFGS() if dense else LimitedBFGS()
+    farthest = farthest_from(starts)
 
     def energy(position: Float[Array, " dim"]) -> Float[Array, ""]:
         if library is None:
             value = -target(position)
         else:
             value = residual_energy(position, target, library, log_evidence=log_evidence, temperature=temperature)
-        return jnp.where(jnp.isnan(value), jnp.inf, value)
+        return jnp.where(jnp.isnan(value) | (jnp.max(jnp.abs(position)) > farthest), jnp.inf, value)
 
     def one(start: Float[Array, " dim"]) -> tuple[Array, Array, Array]:
         value, slope = jax.value_and_grad(energy)(start)
@@ -115,6 +120,11 @@ def _descend(
         return jnp.where(usable, end.value, start), usable, jnp.where(able, end.stats["num_steps"], 1)
 
     return jax.vmap(one)(starts)
+
+
+def farthest_from(starts: Float[Array, "n dim"]) -> Float[Array, ""]:
+    """The largest coordinate that is followed."""
+    return jnp.max(jnp.abs(starts)) + FARTHEST_WIDTHS * jnp.maximum(jnp.max(jnp.ptp(starts, axis=0)), 1.0)
 
 
 def logdensities(target: Target, positions: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:

@@ -101,7 +101,9 @@ def _with_unpeaked(state: SearchState, target: Target, key: Array) -> tuple[Sear
         return state, False
     found = connect(target, points, state.peaks, key)
     state = with_cost(state, found.num_gradients)
-    return with_peaks(state, (*state.peaks, *found.charts), found.num_points), found.drifting
+    # a mode that is not reached yet also climbs: only where descents run away too is there none
+    unbounded = found.drifting and 2 * state.dropped.get("runs away", 0) > state.num_starts
+    return with_peaks(state, (*state.peaks, *found.charts), found.num_points), unbounded
 
 
 def require_finders(finder: AbstractFinder | Sequence[AbstractFinder] | None) -> tuple[AbstractFinder, ...]:

@@ -3,14 +3,15 @@
 Laplace's formula is e^18 too small for a mode with heavy tails in fifty dimensions, and a Gaussian with the moments of
 draws is as much too heavy. So modes of different kinds are weighed by importance draws. The mass of mode k is
 
-    m_k = ∫ pi(theta) r_k(theta) dtheta,     r_k = N_k / sum_j N_j,
+    m_k = ∫ pi(theta) r_k(theta) dtheta,     r_k = m_k N_k / sum_j m_j N_j,
 
-with N_k the Gaussian of chart k: its part of the evidence, where the charts share the space among them. Draws come from
-the chart, half of them Gaussian and half Student-t, so that tails heavier than the chart's are seen too.
+with N_k the Gaussian of chart k: its part of the evidence, where the charts share the space among them. A few passes
+from equal masses solve this. Draws come from the chart, half of them Gaussian and half Student-t, so that tails heavier
+than the chart's are seen too.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,9 @@ NUM_DRAWS = 256
 
 TAIL_DOF = 4.0
 """Degrees of freedom of the Student-t half of the draws."""
+
+PASSES = 5
+"""Of the masses, each with the shares of the space by those before. They evaluate no density."""
 
 FEWEST_EFFECTIVE = 10.0
 """With fewer effective draws the error is infinite: one draw outweighs the others, and a heavier one may be missing."""
@@ -53,13 +57,15 @@ def laplace_masses(peaks: Sequence[Peak]) -> Masses:
 
 def weigh(target: Target, peaks: Sequence[Peak], key: Array) -> Masses:
     """Masses by importance draws, of all peaks in one compiled batch."""
-    size = len(peaks)
-    library = chart_library(peaks)
-    log_weight = np.asarray(_log_weights(target, library, key, jnp.asarray(size)))[:size]
-    log_mass, error = log_mean(log_weight)
-    unseen = ~np.isfinite(log_mass)  # not one draw inside the support
+    size, library = len(peaks), chart_library(peaks)
+    log_ratio = np.asarray(_log_ratios(target, library, key, jnp.asarray(size)))
+    for _ in range(PASSES):
+        log_weight = log_ratio + np.asarray(_log_shares(library, key, jnp.asarray(size)))
+        log_mass, error = log_mean(log_weight)
+        library = dataclasses.replace(library, log_weight=jnp.asarray(log_mass))
     laplace = np.array([peak.log_laplace for peak in peaks])
-    return Masses(np.where(unseen, laplace, log_mass), error, size * NUM_DRAWS)
+    unseen = ~np.isfinite(log_mass[:size])  # not one draw inside the support
+    return Masses(np.where(unseen, laplace, log_mass[:size]), error[:size], size * NUM_DRAWS)
 
 
 def chart_library(peaks: Sequence[Peak], log_weight: np.ndarray | None = None) -> ModeLibrary:
@@ -87,27 +93,47 @@ def log_mean(log_weight: Float[np.ndarray, "size n"]) -> tuple[Float[np.ndarray,
 
 
 @jax.jit
-def _log_weights(target: Target, library: ModeLibrary, key: Array, size: Int[Array, ""]) -> Float[Array, "capacity n"]:
-    """log( pi r_k / b_k ) at draws of each chart k in use, b_k the density that they are drawn from."""
-    dim = library.dim
+def _log_ratios(target: Target, library: ModeLibrary, key: Array, size: Int[Array, ""]) -> Float[Array, "capacity n"]:
+    """log( pi / b_k ) at draws of each chart k in use, b_k the density that they are drawn from."""
+
+    def log_ratio(label: Int[Array, ""], z: Float[Array, " dim"]) -> Float[Array, ""]:
+        square = jnp.sum(z * z)
+        halves = [log_base(square, library.dim, jnp.asarray(dof, float)) for dof in (jnp.inf, TAIL_DOF)]
+        log_pi = target(library.unwhiten(label, z))
+        log_pi = jnp.where(jnp.isfinite(log_pi), log_pi, -jnp.inf)
+        return log_pi - (jnp.logaddexp(*halves) - jnp.log(2.0) - library.log_det[label])
+
+    return _by_chart(log_ratio, library, key, size)
+
+
+@jax.jit
+def _log_shares(library: ModeLibrary, key: Array, size: Int[Array, ""]) -> Float[Array, "capacity n"]:
+    """log r_k at the same draws."""
+
+    def log_share(label: Int[Array, ""], z: Float[Array, " dim"]) -> Float[Array, ""]:
+        components = log_components(library, library.unwhiten(label, z))
+        components = jnp.where(library.log_weight > -jnp.inf, components, -jnp.inf)
+        return jnp.where(components[label] > -jnp.inf, log_responsibility(components, label), -jnp.inf)
+
+    return _by_chart(log_share, library, key, size)
+
+
+def _by_chart(
+    function: Callable[[Array, Array], Array], library: ModeLibrary, key: Array, size: Int[Array, ""]
+) -> Float[Array, "capacity n"]:
+    """A function of label and draw z for each draw of each chart in use; -inf in places that are empty.
+
+    A loop over the charts in use, not over the room: a place that is empty costs no evaluation.
+    """
 
     def draw(key: Array, tail: Bool[Array, ""]) -> Float[Array, " dim"]:
         key_normal, key_radius = jax.random.split(key)
         radius = jnp.sqrt(0.5 * TAIL_DOF / jax.random.gamma(key_radius, 0.5 * TAIL_DOF))
-        return jax.random.normal(key_normal, (dim,)) * jnp.where(tail, radius, 1.0)
-
-    def log_weight(label: Int[Array, ""], z: Float[Array, " dim"]) -> Float[Array, ""]:
-        position, square = library.unwhiten(label, z), jnp.sum(z * z)
-        halves = [log_base(square, dim, jnp.asarray(dof, float)) for dof in (jnp.inf, TAIL_DOF)]
-        log_drawn = jnp.logaddexp(*halves) - jnp.log(2.0) - library.log_det[label]
-        log_pi = target(position)
-        log_pi = jnp.where(jnp.isfinite(log_pi), log_pi, -jnp.inf)
-        return log_pi + log_responsibility(log_components(library, position), label) - log_drawn
+        return jax.random.normal(key_normal, (library.dim,)) * jnp.where(tail, radius, 1.0)
 
     def one(label: Int[Array, ""], rows: Float[Array, "capacity n"]) -> Float[Array, "capacity n"]:
         keys = jax.random.split(jax.random.fold_in(key, label), NUM_DRAWS)
         draws = jax.vmap(draw)(keys, jnp.arange(NUM_DRAWS) < NUM_DRAWS // 2)
-        return rows.at[label].set(jax.vmap(log_weight, (None, 0))(label, draws))
+        return rows.at[label].set(jax.vmap(function, (None, 0))(label, draws))
 
-    # a loop over the charts in use, not over the room: a place that is empty costs no evaluation
     return jax.lax.fori_loop(0, size, one, jnp.full((library.capacity, NUM_DRAWS), -jnp.inf))

@@ -157,7 +157,7 @@ def often_hit(state: SearchState) -> Bool[np.ndarray, " peaks"]:
 
 def require_modes(state: SearchState, *, unbounded: bool = False) -> None:
     """Something to make a library of; else one clear error."""
-    if state.peaks:
+    if state.peaks and not unbounded:
         return
     if unbounded or state.dropped.get("runs away", 0):
         raise ValueError(

@@ -14,10 +14,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from whmc._pytree import pytree
-from whmc.search.descent import BATCH, DescentResult, KnownModes, descend
+from whmc.search.descent import BATCH, DescentResult, KnownModes, descend, farthest_from
 from whmc.search.finders import AbstractFinder
 from whmc.target.target import Target
 
@@ -48,7 +48,7 @@ class Tempered(AbstractFinder):
         population = warm.alive[:num]
         if len(population) == 0:
             return DescentResult(population, np.zeros(0, bool), cost, population, num_upfront=cost)
-        ends = [descend(target, jnp.asarray(rows)) for rows in (population, cold.alive[:num])]
+        ends = [descend(target, jnp.asarray(rows)) for rows in (population, cold.alive[:num]) if len(rows)]
         return DescentResult(
             np.concatenate([part.position for part in ends]),
             np.concatenate([part.usable for part in ends]),
@@ -65,21 +65,27 @@ class Swarm:
     position: Float[Array, "n dim"]
     logdensity: Float[Array, " n"]
     score: Float[Array, "n dim"]
+    farthest: Float[Array, ""]
     beta: Float[Array, ""]
     step_size: Float[Array, ""]
     num_rises: Array
 
     @property
+    def far(self) -> Bool[Array, " n"]:
+        return jnp.max(jnp.abs(self.position), axis=1) > self.farthest
+
+    @property
     def alive(self) -> Float[np.ndarray, "n dim"]:
-        """Particles where the target has density."""
-        return np.asarray(self.position)[np.isfinite(np.asarray(self.logdensity))]
+        """Particles where the target has density, and that have not run away."""
+        return np.asarray(self.position)[np.asarray(jnp.isfinite(self.logdensity) & ~self.far)]
 
 
 @jax.jit
 def _swarm(target: Target, starts: Float[Array, "n dim"]) -> Swarm:
     found = jax.vmap(target.evaluate)(starts)
     step_size = jnp.asarray(starts.shape[1] ** -0.25, float)  # no weak type: one compilation for warm and cold
-    return Swarm(starts, found.logdensity, found.score, jnp.zeros(()), step_size, jnp.zeros((), int))
+    start = jnp.zeros(())
+    return Swarm(starts, found.logdensity, found.score, farthest_from(starts), start, step_size, jnp.zeros((), int))
 
 
 def relax(
@@ -105,17 +111,17 @@ def _anneal(target: Target, swarm: Swarm, key: Array, until: Float[Array, ""] | 
         gain = _gain(swarm.logdensity, until - swarm.beta)
         chosen = _resample(key_pick, gain * swarm.logdensity)
         beta = jnp.where(gain < until - swarm.beta, swarm.beta + gain, until)
-        swarm = Swarm(
-            swarm.position[chosen],
-            swarm.logdensity[chosen],
-            swarm.score[chosen],
-            beta,
-            swarm.step_size,
-            swarm.num_rises + 1,
+        swarm = dataclasses.replace(
+            swarm,
+            position=swarm.position[chosen],
+            logdensity=swarm.logdensity[chosen],
+            score=swarm.score[chosen],
+            beta=beta,
+            num_rises=swarm.num_rises + 1,
         )
         return jax.lax.fori_loop(0, num_moves, lambda n, s: _move(jax.random.fold_in(key_moves, n), s, target), swarm)
 
-    return jax.lax.while_loop(lambda s: (s.beta < until) & (s.num_rises < last), rise, swarm)
+    return jax.lax.while_loop(lambda s: (s.beta < until) & (s.num_rises < last) & ~jnp.all(s.far), rise, swarm)
 
 
 def _gain(logdensity: Float[Array, " n"], most: Float[Array, ""]) -> Float[Array, ""]:
@@ -173,11 +179,10 @@ def _move(key: Array, swarm: Swarm, target: Target) -> Swarm:
     def kept(new: Array, old: Array) -> Array:
         return jnp.where(accepted.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
-    return Swarm(
-        kept(position, swarm.position),
-        kept(logdensity, swarm.logdensity),
-        kept(score, swarm.score),
-        swarm.beta,
-        jnp.clip(swarm.step_size * jnp.exp(rate - 0.7), 1e-4, 1.0),
-        swarm.num_rises,
+    return dataclasses.replace(
+        swarm,
+        position=kept(position, swarm.position),
+        logdensity=kept(logdensity, swarm.logdensity),
+        score=kept(score, swarm.score),
+        step_size=jnp.clip(swarm.step_size * jnp.exp(rate - 0.7), 1e-4, 1.0),
     )
