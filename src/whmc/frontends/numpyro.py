@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from whmc._extras import install
+from whmc.frontends.extras import install
 from whmc.target.target import Target
 
 AT_ONCE = 256

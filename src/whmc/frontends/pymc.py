@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from whmc._extras import install
+from whmc.frontends.extras import install
 from whmc.frontends.pytensor import held, jaxified
 from whmc.target.target import Target
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from whmc._extras import install
 from whmc.frontends.blackbox import BlackBox
+from whmc.frontends.extras import install
 from whmc.frontends.stan_build import build
 
 WORTH_THREADS = 1e-3

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from whmc._extras import install
+from whmc.frontends.extras import install
 
 INTERFACE = Path(__file__).with_name("stan_interface.cpp")
 

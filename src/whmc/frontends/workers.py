@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from whmc._extras import install
+from whmc.frontends.extras import install
 
 Table = Callable[[np.ndarray, bool], np.ndarray]
 """(points (n, dim), scored) -> (n, 1) log densities, or scored (n, 1 + dim) with their gradients."""

@@ -1,0 +1,142 @@
+"""A block of steps: how records are packed, and which chains step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import whmc
+from contracts import CYCLE, problem, wrong_libraries
+from whmc.kernels.base import StepInfo
+from whmc.kernels.block import Packing, Trace, regenerated, run_block, start_chains
+from whmc.kernels.settings import arrays
+
+CHAINS, LENGTH = 6, 40
+LIBRARY = wrong_libraries(problem("pair").library)["shifted"]
+
+
+def record(seed=0):
+    """One step of five chains, with leaves of several dtypes and shapes."""
+    rng = np.random.default_rng(seed)
+    return {
+        "position": jnp.asarray(rng.normal(size=(5, 3))),
+        "logdensity": jnp.asarray(rng.normal(size=5)),
+        "matrix": jnp.asarray(rng.normal(size=(5, 2, 2))),
+        "label": jnp.asarray(rng.integers(0, 9, 5)),
+        "accepted": jnp.asarray(rng.uniform(size=5) < 0.5),
+        "small": jnp.asarray(rng.integers(0, 9, (5, 2)), jnp.int32),
+    }
+
+
+def test_packed_records_come_back_as_they_were():
+    rows = [record(seed) for seed in range(4)]
+    packing = Packing.of(rows[0])
+    packed = [packing.pack(row) for row in rows]
+    assert [part.dtype for part in packed[0]] == packing.kinds() and len(packing.kinds()) == 4
+    stacked = [jnp.stack(parts) for parts in zip(*packed, strict=True)]
+    again = packing.unpack(stacked)
+    for n, row in enumerate(rows):
+        for name, values in row.items():
+            assert again[name].dtype == values.dtype
+            np.testing.assert_array_equal(again[name][n], values)
+
+
+def test_empty_rows_have_room_for_a_record():
+    row = record()
+    packing = Packing.of(row)
+    for room, part in zip(packing.empty(7, 5), packing.pack(row), strict=True):
+        assert room.shape == (7, *part.shape) and room.dtype == part.dtype
+
+
+def test_a_cycle_regenerates_where_any_of_its_moves_does():
+    def info(*flags):
+        zero = np.zeros(len(flags), int)
+        return StepInfo(zero, zero, zero.astype(float), np.ones(len(flags), bool), np.array(flags), zero, zero)
+
+    np.testing.assert_array_equal(regenerated(info(True, False)), [True, False])
+    both = (info(True, False, False), info(False, False, True))
+    np.testing.assert_array_equal(regenerated(both), [True, False, True])
+
+
+@pytest.fixture(scope="module")
+def block():
+    """A function that runs a block of the default cycle on one target; it compiles once.
+
+    The charts are wrong: with right ones every step is a regeneration.
+    """
+    case, library = problem("pair"), LIBRARY
+    states, _ = start_chains(case.target, library, jnp.asarray(case.draw(np.random.default_rng(0), CHAINS)[0]))
+
+    def run(num_steps=LENGTH, active=None, *, update_waits=False, states=states, first=0):
+        return run_block(
+            arrays(CYCLE),
+            case.target,
+            library,
+            states,
+            jax.random.key(1),
+            jnp.broadcast_to(jnp.asarray(first), CHAINS),
+            jnp.asarray(num_steps),
+            jnp.ones(CHAINS, bool) if active is None else jnp.asarray(active),
+            jnp.asarray(update_waits),
+            length=LENGTH,
+        )
+
+    run.start = states
+    return run
+
+
+def same(first, second):
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_last_row_is_the_state(block):
+    states, trace, made = block()
+    np.testing.assert_array_equal(made, LENGTH)
+    np.testing.assert_array_equal(trace.position[-1], states.position)
+    np.testing.assert_array_equal(trace.logdensity[-1], states.logdensity)
+
+
+def test_rows_past_those_that_were_made_are_not_written(block):
+    _, whole, _ = block()
+    states, part, made = block(7)
+    np.testing.assert_array_equal(made, 7)
+    same(jax.tree.map(lambda rows: rows[:7], whole), jax.tree.map(lambda rows: rows[:7], part))
+    np.testing.assert_array_equal(part.position[7:], 0.0)
+    np.testing.assert_array_equal(states.position, whole.position[6])
+
+
+def test_a_chain_that_is_not_active_keeps_its_state_and_disturbs_no_other(block):
+    _, whole, _ = block()
+    active = np.array([True, False, True, True, False, True])
+    states, trace, made = block(active=active)
+    np.testing.assert_array_equal(made, np.where(active, LENGTH, 0))
+    np.testing.assert_array_equal(states.position[~active], block.start.position[~active])
+    same(jax.tree.map(lambda rows: rows[:, active], whole), jax.tree.map(lambda rows: rows[:, active], trace))
+
+
+def test_a_chain_stops_at_its_regeneration_only_if_an_update_waits(block):
+    whole_states, whole, _ = block()
+    back = np.asarray(regenerated(whole.info))
+    assert back.any(axis=0).all()  # every chain regenerates within the block
+    expected = np.argmax(back, axis=0) + 1
+    assert len(set(expected.tolist())) > 1  # not all at once
+    states, trace, made = block(update_waits=True)
+    np.testing.assert_array_equal(made, expected)
+    for chain, num in enumerate(expected):
+        np.testing.assert_array_equal(states.position[chain], whole.position[num - 1, chain])
+        np.testing.assert_array_equal(trace.position[:num, chain], whole.position[:num, chain])
+    # and it goes on from there as if it had not stopped
+    later, _, more = block(LENGTH - int(expected.min()), made < LENGTH, states=states, first=made)
+    for chain in np.flatnonzero(expected == expected.min()):
+        assert more[chain] == LENGTH - expected.min()
+        np.testing.assert_allclose(later.position[chain], whole_states.position[chain], rtol=1e-12)
+
+
+def test_the_trace_is_what_its_class_says(block):
+    _, trace, _ = block()
+    assert isinstance(trace, Trace) and len(trace.info) == 3
+    assert trace.position.shape == (LENGTH, CHAINS, 2) and trace.label.shape == (LENGTH, CHAINS)
+    state = whmc.init(trace.position[5, 2], problem("pair").target, LIBRARY)
+    np.testing.assert_allclose(trace.logdensity[5, 2], state.logdensity, rtol=1e-9)
+    np.testing.assert_allclose(trace.log_mixture[5, 2], state.log_mixture, rtol=1e-9)
