@@ -8,9 +8,10 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Box(Protocol):
     """What keeps an exception: see `whmc.frontends.blackbox.BlackBox`."""
 
