@@ -4,9 +4,12 @@ import jax
 import numpy as np
 import pytest
 
+import whmc
 from whmc.kernels.base import StepInfo
 from whmc.kernels.block import Trace
-from whmc.storage.draws_file import INFO, Record
+from whmc.kernels.stored import StoredKernel
+from whmc.storage.draws_file import INFO_FIELDS, DrawsInMemory, DrawsOnDisk, Record
+from whmc.storage.store import Store
 
 STEPS, CHAINS, DIM = 50, 4, 3
 
@@ -48,17 +51,20 @@ def num_moves(request):
 
 
 def test_a_record_holds_every_field_of_a_step():
-    assert set(INFO) == set(StepInfo.__dataclass_fields__)
+    assert set(INFO_FIELDS) == set(StepInfo.__dataclass_fields__)
 
 
-def test_the_record_knows_its_kernel_from_the_trace(num_moves):
-    assert Record.of(trace(num_moves)) == Record(DIM, num_moves)
+def test_the_record_knows_its_kernel(num_moves):
+    move = whmc.LocalHMC()
+    kernel = whmc.Cycle((move,) * num_moves) if num_moves else move
+    assert Record.of(kernel, DIM) == Record(DIM, num_moves)
+    assert Record.of(StoredKernel.of(kernel), DIM) == Record(DIM, num_moves)
 
 
 @pytest.mark.parametrize("shape", [(STEPS, CHAINS), (STEPS,)])
 def test_records_become_the_same_trace_again(num_moves, shape):
     before = trace(num_moves, shape)
-    record = Record.of(before)
+    record = Record(DIM, num_moves)
     rows = record.rows(before)
     assert rows.shape == shape and rows.dtype == record.dtype
     same(record.trace(rows), before)
@@ -67,7 +73,7 @@ def test_records_become_the_same_trace_again(num_moves, shape):
 def test_what_is_read_from_the_file_is_what_was_written(num_moves, tmp_path, monkeypatch):
     """Also where the file is read in many pieces; positions stay in the file."""
     before = trace(num_moves)
-    record = Record.of(before)
+    record = Record(DIM, num_moves)
     (tmp_path / "draws.bin").write_bytes(record.rows(before).tobytes())
     after = record.read(tmp_path / "draws.bin", STEPS, CHAINS)
     same(after, before)
@@ -78,6 +84,20 @@ def test_what_is_read_from_the_file_is_what_was_written(num_moves, tmp_path, mon
 
 def test_fewer_steps_than_the_file_holds_may_be_read(tmp_path):
     before = trace(3)
-    record = Record.of(before)
+    record = Record(DIM, 3)
     (tmp_path / "draws.bin").write_bytes(record.rows(before).tobytes() + b"a record that was cut off")
     same(record.read(tmp_path / "draws.bin", 20, CHAINS), jax.tree.map(lambda rows: rows[:20], before))
+
+
+def test_draws_in_memory_and_on_disk_are_read_alike(num_moves, tmp_path):
+    """Whole blocks and parts of single chains: rows by their numbers, also across the parts that were written."""
+    whole, part = trace(num_moves), trace(num_moves, (7,))
+    with Store.create(tmp_path / "run") as store:
+        logs = (DrawsInMemory(), DrawsOnDisk(store, Record(DIM, num_moves)))
+        for log in logs:
+            assert [log.append(whole), log.append(part), log.append(whole)] == [0, 200, 207]
+        for start, num in ((0, 1), (199, 1), (195, 10), (200, 7), (206, 3), (150, 257)):
+            same(*(log.read(start, num) for log in logs))
+        same(logs[0].read(200, 7), part)
+        for log in logs:
+            same(log.steps(STEPS, CHAINS), whole)
