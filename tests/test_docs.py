@@ -77,6 +77,7 @@ def test_every_page_is_linked_from_the_readme():
     assert [page.name for page in DOCS.glob("*.md") if f"(docs/{page.name})" not in text] == []
 
 
+@pytest.mark.ci
 def test_the_quickstart_runs_as_a_newcomer_would_run_it(tmp_path):
     text = (DOCS / "quickstart.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
@@ -118,7 +119,7 @@ assert abs(folded.log_evidence - result.log_evidence) < 5 * np.hypot(folded.log_
 }
 
 
-@pytest.mark.slow
+@pytest.mark.models
 @pytest.mark.parametrize("page", CHECKS)
 def test_examples_of_models_run(page, tmp_path):
     """The other pages on models are run by the tests of their front ends."""

@@ -21,7 +21,7 @@ from numpyro.infer.util import initialize_model, potential_energy
 import whmc
 from whmc.frontends.numpyro import WHMC, from_numpyro
 
-pytestmark = pytest.mark.xdist_group("numpyro")  # its runs are made once, not in every worker
+pytestmark = [pytest.mark.models, pytest.mark.xdist_group("numpyro")]  # its runs are made once, not in every worker
 
 PAGE = Path(__file__).parent.parent / "docs" / "models-numpyro.md"
 KEY = jax.random.key(0)
