@@ -1,33 +1,42 @@
 # make demo   installs whmc into its own virtual environment and runs the demonstration
-# make test   the same, then lint, types and tests (under 15 minutes on two cores)
+# make test   lint, types, and the tests of every change (at most 8 minutes on two cores)
 # make test-models   users' own models: bounds, symmetries, NumPyro, PyMC, Stan (needs a C++ compiler), NumPy, BlackJAX
 # make test-paper   whmc.paper: the printed algorithms and experiments
 # make test-browser   the report in headless Chromium, which has to be installed
+# make test-ci   all that must hold besides `make test`: the three above and the tests marked `ci`
+# make test-slow   what takes longer than CI may
 # Another interpreter: make test PYTHON=python3.13
 PYTHON ?= python3
 VENV ?= .venv-$(notdir $(PYTHON))
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-models test-paper test-slow test-browser lint bench clean
+.PHONY: demo test test-models test-paper test-browser test-ci test-slow chromium lint bench clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/whmc demo
 
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
+
 test: lint
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not browser and not models and not paper"
+	$(PYTEST) -m "not ci and not slow and not models and not paper and not browser"
 
 test-models: $(VENV)/all.done
-	$(BIN)/pytest -n 2 --dist loadgroup -m "models and not slow"
+	$(PYTEST) -m "models and not slow"
 
 test-paper: $(VENV)/all.done
-	$(BIN)/pytest -n 2 --dist loadgroup -m "paper and not slow"
+	$(PYTEST) -m "paper and not slow"
+
+test-browser: $(VENV)/all.done chromium
+	$(PYTEST) -m "browser and not slow"
+
+test-ci: $(VENV)/all.done chromium
+	$(PYTEST) -m "(ci or models or paper or browser) and not slow" --durations 40 --durations-min 10
 
 test-slow: $(VENV)/all.done
-	$(BIN)/pytest -n 2 --dist loadgroup -m slow
+	$(PYTEST) -m slow
 
-test-browser: $(VENV)/all.done
+chromium:
 	@command -v chromium > /dev/null || { echo "no chromium found: apt-get install chromium" >&2; exit 1; }
-	$(BIN)/pytest tests/browser
 
 lint: $(VENV)/all.done
 	$(BIN)/ruff check .
@@ -56,4 +65,4 @@ $(VENV)/all.done: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf .venv-* build dist .mypy_cache .ruff_cache
+	rm -rf .venv-* build dist .mypy_cache .pytest_cache .ruff_cache

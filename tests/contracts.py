@@ -1,4 +1,4 @@
-"""Every kernel and every problem: a new one added here inherits all contract tests."""
+"""Every kernel, kind of chart, finder and problem: a new one added here inherits all contract tests."""
 
 import dataclasses
 from functools import cache
@@ -6,11 +6,14 @@ from functools import cache
 import blackjax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import whmc
+from whmc.kernels.settings import default_kernel
 from whmc.modes.library import ModeLibrary
 from whmc.testing import Problem, gaussian_mixture, himmelblau, loggamma_pair, many_well, shells, two_scale_pair
 
+CYCLE = default_kernel()
 KERNELS = {
     "local": whmc.LocalHMC(),
     "wormhole": whmc.Wormhole(),
@@ -19,8 +22,34 @@ KERNELS = {
     "independence": whmc.Independence(),
     "trajectory": whmc.WormholeTrajectory(),
     "blackjax": whmc.blackjax.Move(blackjax.hmc, {"num_integration_steps": 3}),
+    "cycle": CYCLE,
 }
-CYCLE = whmc.Cycle((whmc.LocalHMC(), whmc.Wormhole(), whmc.Independence()))
+JUMPS_ONLY = ("wormhole", "throat", "gibbs")
+"""Kernels that stand still in a library of one mode."""
+
+FINDERS = {"multi-start": whmc.MultiStart(), "residual": whmc.Residual(), "tempered": whmc.Tempered()}
+
+NUM_DRAWS = 30_000
+"""Exact draws of an invariance test, against four times as many fresh ones: it sees gaps of .02 in a distribution
+function. The subtlest control, a jump without its responsibilities, makes one of .023. One number for all tests, the
+controls included, so that a kernel compiles once for a target."""
+
+
+def _dense(library: ModeLibrary, **changes: float) -> ModeLibrary:
+    location, scale, log_weight, step_size = library.charts()
+    full = np.stack([np.diag(one) for one in scale]) if library.diagonal else scale
+    return library.with_charts(location, full, log_weight=log_weight, step_size=step_size, **changes)
+
+
+def _diagonal(library: ModeLibrary) -> ModeLibrary:
+    """The charts without their correlations."""
+    location, scale, log_weight, step_size = library.charts()
+    sd = scale if library.diagonal else np.linalg.norm(scale, axis=2)
+    return library.with_charts(location, sd, log_weight=log_weight, step_size=step_size)
+
+
+CHARTS = {"Gaussian": _dense, "Student-t": lambda library: _dense(library, dof=4.0), "diagonal": _diagonal}
+"""Kinds of charts, each made from the library that fits a problem."""
 
 
 def _rotated_pair() -> Problem:
@@ -57,6 +86,45 @@ PROBLEMS = {
 @cache
 def problem(name: str) -> Problem:
     return PROBLEMS[name]()
+
+
+SMALLEST, LARGEST = "line", "three"
+"""The problems of least and most dimensions, D = 1 and D = 20; a test holds them to that."""
+
+COSTLY_IN_LARGEST = ("throat", "gibbs", "trajectory", "blackjax")
+"""Kernels that take more than ten seconds in D = 20."""
+
+
+def runs_at_every_change(kernel: str, chart: str, target: str) -> bool:
+    """The rule for the part of kernel x chart x target that `make test` runs: the whole product is `ci`.
+
+    Gaussian charts on the smallest problem, and on the largest unless the kernel is costly there.
+    """
+    cheap = target == SMALLEST or (target == LARGEST and kernel not in COSTLY_IN_LARGEST)
+    return chart == "Gaussian" and cheap
+
+
+def kernels_charts_targets() -> list:
+    """The whole product; charts of a kernel and a target stay on one worker, where they share what is compiled."""
+    return [
+        pytest.param(
+            kernel,
+            chart,
+            target,
+            marks=[
+                pytest.mark.xdist_group(f"{kernel} {target}"),
+                *([] if runs_at_every_change(kernel, chart, target) else [pytest.mark.ci]),
+            ],
+        )
+        for kernel in KERNELS
+        for target in PROBLEMS
+        for chart in CHARTS
+    ]
+
+
+def only_these_at_every_change(names, fast) -> list:
+    """Parameters for all `names`, those that are not in `fast` marked `ci`."""
+    return [pytest.param(name, marks=[] if name in fast else [pytest.mark.ci]) for name in names]
 
 
 def _with(library: ModeLibrary, **changes: np.ndarray) -> ModeLibrary:

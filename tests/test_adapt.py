@@ -1,4 +1,4 @@
-"""Regenerations, and adaptation at them (T4, T5)."""
+"""Regenerations, and adaptation at them."""
 
 import dataclasses
 import itertools
@@ -11,8 +11,7 @@ import pytest
 from scipy.special import kolmogorov
 
 import whmc
-from contracts import CYCLE, problem, wrong_libraries
-from whmc.estimate.tours import Tours
+from contracts import CYCLE, only_these_at_every_change, problem, wrong_libraries
 from whmc.estimate.weights import occupancy
 from whmc.kernels.independence import log_regeneration
 from whmc.kernels.settings import arrays
@@ -50,7 +49,7 @@ def test_the_split_never_exceeds_the_kernel():
     np.testing.assert_allclose(seen, log_s + log_q - log_t, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["shifted", "wrong weights", "student"])
+@pytest.mark.parametrize("name", only_these_at_every_change(["shifted", "wrong weights", "student"], ["wrong weights"]))
 def test_states_after_a_regeneration_have_law_q_and_forget_the_past(name):
     """Against direct draws of Q by rejection, whatever the charts: both coordinates by Kolmogorov's test."""
     case = problem("pair")
@@ -94,7 +93,7 @@ def many_short_runs() -> tuple[whmc.Result, float]:
     return result, float(np.mean(np.asarray(components) == 0))
 
 
-@pytest.mark.slow
+@pytest.mark.ci
 def test_tours_are_uncorrelated():
     result, _ = many_short_runs()
     tours = result.tours
@@ -104,6 +103,7 @@ def test_tours_are_uncorrelated():
     assert abs(correlation) < 5 / np.sqrt(same.sum()), correlation
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("what", ["tours", "occupancy"])
 def test_intervals_cover_in_91_to_98_per_cent_of_short_runs(what):
     result, truth = many_short_runs()
@@ -154,6 +154,7 @@ def test_a_chain_changes_its_kernel_at_regenerations_only():
     assert states[-1].newest.library.size == 6
 
 
+@pytest.mark.ci
 def test_a_library_may_outgrow_its_room_while_chains_run():
     states, log = finish(adaptation([0, 1], draws=300, capacity=2))
     last = states[-1]
@@ -181,6 +182,7 @@ def test_states_are_never_changed_in_place():
     assert first.knowledge.ongoing.num_gradients == second.knowledge.ongoing.num_gradients
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("known", [[0], [3, 5]])
 def test_missing_modes_are_found_and_weighed_right(known):
     case = six()
@@ -194,23 +196,27 @@ def test_missing_modes_are_found_and_weighed_right(known):
     assert set(result.weight_estimates) == {"occupancy", "tours"}
 
 
+@pytest.mark.ci
 def test_no_regenerations_keep_exactness_and_are_said():
-    """Charts so wrong that nothing regenerates: the run ends, and the alarm says why nothing was learned."""
-    case = six()
+    """Charts so wrong that nothing regenerates: exact draws stay exact, and the alarm says why nothing was learned."""
+    case, rng = six(), np.random.default_rng(5)
     kernel = whmc.Cycle((whmc.LocalHMC(), whmc.Wormhole(), whmc.Independence(log_threshold=-300.0)))
-    library = ModeLibrary.from_charts(case.means[:2] + 30.0, np.tile(0.01 * np.eye(6), (2, 1, 1)))
-    initial = np.tile(case.means[0], (4, 1))
+    library = ModeLibrary.from_charts(case.means[:2] + 30.0, np.tile(0.3 * np.eye(6), (2, 1, 1)))
+    initial = case.draw(rng, 2000)[0]
     result = whmc.sample(
         case.target,
         modes=library,
         initial=initial,
         adapt="regeneration",
         kernel=kernel,
-        chains=4,
-        draws=60,
+        chains=2000,
+        draws=20,
         warmup=0,
     )
     assert result.num_regenerations == 0 and result.num_updates == 0
+    last, fresh = result.draws[:, -1], case.draw(rng, 20_000)[0]
+    assert np.mean(np.linalg.norm(last - initial, axis=1) > 0.3) > 0.3
+    assert min(_p_value(last[:, d], fresh[:, d]) for d in range(6)) > 1e-6
     assert "few regenerations" in [alarm.name for alarm in result.alarms]
 
 
@@ -230,24 +236,18 @@ def test_adding_a_constant_changes_the_evidence_only():
     first, second = (
         whmc.sample(target, seed=0, draws=300, finder=whmc.MultiStart(64)) for target in (case.target, shifted)
     )
-    assert second.log_evidence - first.log_evidence == pytest.approx(1000.0, abs=1e-3 + 3 * first.log_evidence_se)
-    np.testing.assert_allclose(
-        np.sort(first.modes.weight), np.sort(second.modes.weight), atol=5 * first.modes.weight_se.max()
-    )
-    assert Tours.of(np.zeros((2, 5), bool)).length.size == 0
+    assert second.log_evidence - first.log_evidence == pytest.approx(1000.0, abs=1e-6)
+    np.testing.assert_allclose(first.draws, second.draws, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "duplicated",
-        "saddle",
-        "missing",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("shifted", "scaled", "wrong weights")),
-    ],
+    only_these_at_every_change(
+        ["duplicated", "saddle", "missing", "shifted", "scaled", "wrong weights", "student"], ["saddle"]
+    ),
 )
 def test_bad_starting_libraries_end_right(name):
-    """T5: whatever the library says at first, the weights are those of the target."""
+    """Whatever the library says at first, the weights are those of the target."""
     case = problem("pair")
     library = wrong_libraries(case.library)[name]
     finder = whmc.MultiStart(64) if name == "missing" else None

@@ -8,6 +8,8 @@ import pytest
 import whmc
 from whmc.target.bounds import Bounds
 
+pytestmark = pytest.mark.models
+
 NAMES = ("a", "b", "c", "d")
 MIXED = Bounds.of([(0.0, 1.0), (2.0, None), (None, -1.0), (None, None)], NAMES)
 

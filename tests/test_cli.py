@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,7 +114,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "says"), WRONG, ids=[str(n) for n in range(len(WRONG))])
+@pytest.mark.parametrize(("arguments", "says"), WRONG, ids=[f"{arguments[0]}: {says}" for arguments, says in WRONG])
 def test_wrong_input_is_one_line_and_nothing_is_lost(folder, capsys, arguments, says):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert main([text.replace("{}", str(folder)) for text in arguments]) in (1, 2)
@@ -295,8 +294,11 @@ def test_completion_and_version():
     assert bad.returncode == 2 and "choose one of bash" in bad.stderr
 
 
-def test_compiled_code_is_kept_unless_told(folder, tmp_path, monkeypatch, capsys):
+def test_compiled_code_is_kept_unless_told(folder, tmp_path, monkeypatch):
+    """In fresh processes: JAX takes note of its cache once."""
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert main(["check", f"{folder}/model.py:target", "--no-cache"]) == 0
-    assert not list(Path(tmp_path).iterdir())
+    assert in_a_process("check", f"{folder}/model.py:target", "--no-cache").returncode == 0
+    assert not list(tmp_path.iterdir())
+    assert in_a_process("check", f"{folder}/model.py:target").returncode == 0
+    assert list((tmp_path / "whmc" / "jax").iterdir())

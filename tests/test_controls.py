@@ -1,4 +1,4 @@
-"""T8: kernels that are broken on purpose fail the tests that ours pass."""
+"""Kernels that are broken on purpose fail the tests that ours pass."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from broken import (
     Jump,
     LocalWithoutResponsibility,
 )
-from contracts import problem, wrong_libraries
+from contracts import NUM_DRAWS, problem, wrong_libraries
 from whmc.kernels.independence import Independence, log_regeneration
 from whmc.kernels.random import draw_noise
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
@@ -22,15 +22,15 @@ from whmc.testing import invariance_test, reversibility_test, two_scale_pair
 
 
 def test_identity_passes_and_does_not_move():
-    report = invariance_test(Identity(), problem("pair"))
+    report = invariance_test(Identity(), problem("pair"), num_draws=NUM_DRAWS)
     assert report.passed
     assert report.moved == 0
 
 
 def test_jump_written_out_passes():
     """The copy that the faults are put into is itself right."""
-    assert invariance_test(Jump(), problem("rotated"), num_steps=(1, 10)).passed
-    assert reversibility_test(Jump(), problem("rotated")).passed
+    assert invariance_test(Jump(), problem("rotated"), num_steps=(1, 10), num_draws=NUM_DRAWS).passed
+    assert reversibility_test(Jump(), problem("rotated"), num_draws=NUM_DRAWS).passed
 
 
 @pytest.mark.parametrize(
@@ -45,20 +45,21 @@ def test_jump_written_out_passes():
     ids=["energy gap dropped", "Jacobian dropped", "responsibilities dropped", "labels ignored", "adapting"],
 )
 def test_fault_is_found(kernel, target):
-    report = invariance_test(kernel, problem(target), num_steps=(1, 10))
+    report = invariance_test(kernel, problem(target), num_steps=(1, 10), num_draws=NUM_DRAWS)
     assert not report.passed, str(report)
 
 
+@pytest.mark.ci
 def test_keeping_accepted_draws_only_is_found():
     case = problem("two-scale")
     library = wrong_libraries(case.library)["wrong weights"]
-    assert invariance_test(Independence(), case, library=library, num_steps=(1, 10)).passed
-    report = invariance_test(AcceptedOnly(), case, library=library, num_steps=(1, 10))
+    assert invariance_test(Independence(), case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS).passed
+    report = invariance_test(AcceptedOnly(), case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS)
     assert not report.passed, str(report)
 
 
 def test_lopsided_flow_is_found():
-    assert not reversibility_test(Jump(energy=0.0), problem("pair")).passed
+    assert not reversibility_test(Jump(energy=0.0), problem("pair"), num_draws=NUM_DRAWS).passed
 
 
 def _regenerated(kernel, library, case, num, log_chance):
@@ -87,6 +88,7 @@ def _law_of_q(library, case, log_threshold, num):
     return np.asarray(positions)[np.asarray(kept)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("right", [True, False])
 def test_regeneration_threshold_is_on_the_scale_of_the_ratio(right):
     """With c on the scale of w the state after a regeneration has law Q; with c on the scale of pi it has not."""

@@ -142,6 +142,7 @@ def test_outputs_are_marked_as_outputs(page):
     assert not re.search(r"```\n(\d+ chains|mode +weight|parameter +mean)", page.read_text())
 
 
+@pytest.mark.ci
 def test_the_quickstart_runs_as_a_newcomer_would_run_it(tmp_path):
     text = (DOCS / "quickstart.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
@@ -182,7 +183,7 @@ assert abs(folded.log_evidence - result.log_evidence) < 5 * np.hypot(folded.log_
 }
 
 
-@pytest.mark.slow
+@pytest.mark.models
 @pytest.mark.parametrize("page", CHECKS)
 def test_examples_of_models_run(page, tmp_path):
     """The other pages on models are run by the tests of their front ends."""

@@ -18,6 +18,8 @@ from broken import MoveWithoutResponsibility
 from contracts import problem, wrong_libraries
 from whmc.testing import invariance_test
 
+pytestmark = pytest.mark.models
+
 Move = whmc.blackjax.Move
 NUTS = Move(blackjax.nuts, {"max_num_doublings": 4})
 # hmc is among the kernels of contracts.py, and so held to all that ours are
@@ -107,9 +109,7 @@ def test_float32_where_the_library_is():
 # its algorithms as our moves
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("nuts", "mala"))) for n in MOVES]
-)
+@pytest.mark.parametrize("name", MOVES)
 def test_move_is_invariant_with_wrong_charts(name):
     case = problem("two-scale")
     library = wrong_libraries(case.library)["saddle"]
@@ -128,7 +128,7 @@ def test_without_responsibilities_it_is_not():
     assert report.worst.gap > 2 * report.worst.detectable, str(report)
 
 
-@pytest.mark.parametrize("name", ["hmc", pytest.param("nuts", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["hmc", "nuts"])
 def test_sampling_tunes_the_steps_and_finds_the_weights(name):
     case = problem("log-gamma")
     kernel = whmc.Cycle((MOVES[name], whmc.Wormhole(), whmc.Independence()))
@@ -173,7 +173,7 @@ def test_known_densities_are_not_computed_again():
     np.testing.assert_allclose(new.score, found.score, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["mala", pytest.param("nuts", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["mala", "nuts"])
 def test_no_chain_enters_where_the_density_is_undefined(name):
     """NaN above one, where the gradient is NaN too; the rest is a normal cut off there."""
     target = whmc.Target(lambda x: -0.5 * x @ x + 0.0 * jnp.sum(jnp.sqrt(1.0 - x)), dim=2)
@@ -231,7 +231,6 @@ def test_moves_alike_are_one_to_the_compiler():
     assert "nuts(integrator=" in text and "0x" not in text
 
 
-@pytest.mark.slow
 def test_a_stored_run_knows_its_move_again(tmp_path):
     case = problem("pair")
     kernel = whmc.Cycle((Move(blackjax.mala), whmc.Wormhole(), whmc.Independence()))
@@ -258,7 +257,6 @@ assert result.parameters.ess.min() > 5000 and result.alarms == ()
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_runs(page, tmp_path):
     text = (Path(__file__).parent.parent / "docs" / f"{page}.md").read_text()

@@ -28,6 +28,8 @@ from whmc.kernels.local import LocalHMC
 from whmc.target.target import Target
 from whmc.testing import gaussian_mixture, invariance_test
 
+pytestmark = pytest.mark.models
+
 POINTS = np.random.default_rng(0).normal(size=(100, 3))
 SCALES = np.array([0.5, 1.0, 2.0])
 

@@ -23,7 +23,7 @@ from doc_outputs import not_printed
 from whmc.frontends.numpyro import WHMC, from_numpyro
 from whmc.frontends.numpyro_kernel import MAX_PREPARED
 
-pytestmark = pytest.mark.xdist_group("numpyro")  # its runs are made once, not in every worker
+pytestmark = [pytest.mark.models, pytest.mark.xdist_group("numpyro")]  # its runs are made once, not in every worker
 
 PAGE = Path(__file__).parent.parent / "docs" / "models-numpyro.md"
 KEY = jax.random.key(0)

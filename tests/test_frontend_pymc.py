@@ -25,6 +25,7 @@ import pytensor.tensor as pt
 from pytensor.compile.ops import wrap_py
 
 pytestmark = [
+    pytest.mark.models,
     pytest.mark.xdist_group("pymc"),  # models are compiled once, not in every worker
     # where there is no C compiler or no BLAS for it, PyTensor says so once
     pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS installation:UserWarning"),

@@ -26,7 +26,7 @@ from whmc.frontends.stan import from_stan
 from whmc.frontends.stan_bridge import WORTH_THREADS, StanBox, places
 from whmc.frontends.stan_slopes import sloped
 
-pytestmark = pytest.mark.xdist_group("stan")  # programs are compiled once, not in every worker
+pytestmark = [pytest.mark.models, pytest.mark.xdist_group("stan")]  # programs are compiled once, not in every worker
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 HTTPSTAN = importlib.util.find_spec("httpstan") is not None and shutil.which("c++") is not None

@@ -1,13 +1,10 @@
 """Label switching in two languages, with and without the symmetry declared: the benchmark's promises."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-
 import labelling
+
+pytestmark = pytest.mark.models
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # ArviZ's, when PyMC imports it

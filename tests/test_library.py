@@ -98,6 +98,7 @@ def test_add_doubles_capacity_drop_and_merge():
         library.merge(1, 1)
 
 
+@pytest.mark.ci
 def test_more_capacity_changes_no_draw():
     """An unused place is invisible."""
     case = problem("rotated")

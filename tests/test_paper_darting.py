@@ -30,6 +30,8 @@ from whmc.run.regeneration import adaptive_blocks, draw_restart, gather
 from whmc.storage.draws_file import DrawsInMemory
 from whmc.testing import Problem, gaussian_mixture, invariance_test, reversibility_test, two_scale_pair
 
+pytestmark = pytest.mark.paper
+
 OVERLAP = 2.0
 """Regions of this radius overlap on the two-scale pair: 2·1 + 2·4 > 6, its separation."""
 
@@ -223,7 +225,7 @@ SAMPLERS = JUMPS | {f"{name} cycle": whmc.Cycle((whmc.LocalHMC(), jump)) for nam
 NUM_DRAWS = 20_000
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * ("cycle" in n)) for n in SAMPLERS])
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_exact_with_right_and_wrong_libraries(name):
     case = problem("two-scale")
     libraries = {"right": case.library.padded(4)} | wrong_libraries(case.library)
@@ -315,8 +317,6 @@ def test_restarts_have_law_q_too():
         assert _p_value(np.asarray(restart.states.position)[:, d], expected[:, d]) > 1e-6
 
 
-@pytest.mark.slow
-@pytest.mark.slow
 def test_a_run_that_adapts_by_the_residual_energy_ends_with_right_weights():
     """Independence's place in Algorithm 2 is taken by RDMC's jump; one mode is known at first."""
     case = problem("pair")

@@ -20,6 +20,8 @@ from whmc.paper.plain_hmc import PlainHMC, leap, log_joint
 from whmc.target.target import Target
 from whmc.testing import gaussian_mixture, invariance_test, reversibility_test
 
+pytestmark = pytest.mark.paper
+
 NUM_DRAWS = 10_000  # a report sees gaps in a distribution function of about .034
 MANY_DRAWS = 40_000  # and of about .017; where steps cost little
 SOLVER = Solver(1e-13, 500)
@@ -117,7 +119,7 @@ METRIC_CASES = {
 }
 
 
-@pytest.mark.parametrize("name", ["three wormholes", pytest.param("Hessian base", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", METRIC_CASES)
 def test_generalised_leapfrog_retraces_and_keeps_volume(name):
     case, step, local = METRIC_CASES[name]()
     start = _start(case, 4, local)
@@ -211,7 +213,7 @@ KERNELS = {
 COSTLY = {"Riemannian": 2_000, "metric, Hessian base": 2_000, "metric": NUM_DRAWS}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * ("Hessian" in n)) for n in KERNELS])
+@pytest.mark.parametrize("name", KERNELS)
 def test_kernel_is_invariant_and_reversible(name):
     assert KERNELS[name].exact
     num_draws = COSTLY.get(name, MANY_DRAWS)
@@ -266,7 +268,6 @@ def test_field_without_its_jacobian_is_found():
     assert not report.passed, str(report)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel",
     [

@@ -13,6 +13,8 @@ from whmc.paper.experiments import EXPERIMENTS, Settings
 from whmc.paper.problems import from_problem, mixture, unit_pair, welling_teh
 from whmc.paper.tally import KEPT, Tally
 
+pytestmark = pytest.mark.paper
+
 KEYS = {"target", "method", "rem", "total_variation", "variance_ratio", "label_ess_per_draw", "seconds", "gradients"}
 QUICK = ("fig3", "fig4", "fig8")
 

@@ -30,6 +30,8 @@ from whmc.paper.geometry import (
 )
 from whmc.testing import gaussian_mixture
 
+pytestmark = pytest.mark.paper
+
 A, B = jnp.array([1.0, -2.0, 0.5]), jnp.array([3.0, 1.0, -1.0])
 U = (B - A) / jnp.linalg.norm(B - A)
 LENGTH = float(jnp.linalg.norm(B - A))

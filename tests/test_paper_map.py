@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.paper
+
 TESTS = Path(__file__).parent
 DOCS = TESTS.parent / "docs"
 ROWS = [

@@ -15,6 +15,8 @@ from whmc.paper.problems import unit_pair
 from whmc.paper.residual import residual_energy
 from whmc.testing import gaussian_mixture, invariance_test
 
+pytestmark = pytest.mark.paper
+
 
 def _extended(dim):
     """The .9/.1 pair with the extra coordinate, as a problem with exact draws."""
@@ -112,7 +114,6 @@ def test_printed_algorithm_one_cannot_see_weights(dim):
     assert gap > 0.25, report.comparisons  # .9 is heading for .5
 
 
-@pytest.mark.slow
 def test_with_wormholes_out_of_reach_it_is_plain_hmc_and_exact():
     """The negative of the control above: without jumps nothing is wrong."""
     kernel = NetworkWormhole(step_size=0.3, num_steps=5, influence=1e-4)
@@ -130,7 +131,6 @@ def test_printed_residual_energies():
     np.testing.assert_allclose([plain, tempered], [-np.log(pi - q + 1.0), -np.log(pi - q ** (1 / 1.2) + 1.0)])
 
 
-@pytest.mark.slow
 def test_algorithm_two_runs_with_kernels_of_the_paper():
     """A missing mode is found at a regeneration while the vector field explores; the weights are right."""
     case = unit_pair(2, (0.7, 0.3), separation=8.0)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import whmc
-from contracts import problem
+from contracts import only_these_at_every_change, problem
+from unchecked import unchecked
 from whmc.kernels.block import run_block
 from whmc.testing import Problem, gaussian_mixture, loggamma_pair
 
@@ -23,8 +24,8 @@ def unit_pair(dim: int) -> Problem:
     return gaussian_mixture([0.9, 0.1], means, np.tile(np.eye(dim), (2, 1, 1)))
 
 
-@pytest.mark.parametrize("dim", [2, 20])
-@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("dim", only_these_at_every_change([2, 20], [2]))
+@pytest.mark.parametrize("start", only_these_at_every_change([0, 1], [0]))
 def test_unit_pair_from_one_mode(dim, start):
     case = unit_pair(dim)
     initial = np.tile(case.locations[start], (16, 1))
@@ -37,7 +38,10 @@ def test_unit_pair_from_one_mode(dim, start):
     np.testing.assert_allclose(variance, 1.0, atol=0.055)
 
 
-@pytest.mark.parametrize("name", ["three", "log-gamma", "many-well", "himmelblau", "two-scale", "line"])
+@pytest.mark.parametrize(
+    "name",
+    only_these_at_every_change(["three", "log-gamma", "many-well", "himmelblau", "two-scale", "line"], ["two-scale"]),
+)
 def test_weights_from_one_mode(name):
     case = problem(name)
     initial = np.tile(case.locations[0], (16, 1))
@@ -68,7 +72,8 @@ def test_skewed_modes_in_a_thousand_dimensions():
     assert result.acceptance["Wormhole"] > 0.4
     assert abs(result.modes.weight[0] - 0.7) < 3 * result.modes.weight_se[0]
     assert result.modes.weight_se[0] < 0.02
-    assert result.timings.total < 180
+    # a step costs the throat twice and the local move; the throats that are tried have up to 1024 steps
+    assert result.num_gradients < 500 * result.draws.shape[0] * result.draws.shape[1]
 
 
 def test_one_compilation_for_the_whole_run():
@@ -108,6 +113,7 @@ def test_library_instead_of_locations():
     assert abs(result.modes.weight[0] - 0.9) < 5 * result.modes.weight_se[0]
 
 
+@pytest.mark.ci
 def test_draws_that_never_move_leave_the_chart_alone():
     """Nothing is accepted at first: no crash, and no chart without extent."""
     target = whmc.Target(lambda x: -1e12 * jnp.sum(x**4), dim=2, starts=(-1.0, 1.0))
@@ -149,8 +155,20 @@ def test_nan_regions_are_counted_and_never_entered():
 def test_summary_tells_the_run():
     result = whmc.sample(unit_pair(2).target, modes=unit_pair(2).locations, draws=50, warmup=50)
     text = result.summary()
-    for word in ("2 modes", "weight", "acceptance", "regenerations", "gradients", "compile", "throat"):
-        assert word in text
+    assert "16 chains x 50 draws in 2 dimensions, 2 modes" in text
+    assert f"log evidence {result.log_evidence:.3f} ± {result.log_evidence_se:.3f}" in text
+    counts = np.bincount(result.label.ravel(), minlength=2)
+    for k in range(2):
+        row = next(line.split() for line in text.splitlines() if line.split()[:1] == [str(k)])
+        assert row[1:3] == [f"{result.modes.weight[k]:.4f}", f"{result.modes.weight_se[k]:.4f}"]
+        assert int(row[5]) == counts[k]
+    spent = 0
+    for name, info in result.steps.items():
+        assert f"{name} {np.mean(np.minimum(np.exp(info.log_ratio), 1)):.2f}" in text
+        spent += info.num_gradients.sum()
+    assert f"regenerations: {result.steps['Independence'].regenerated.sum()}" in text
+    assert f"gradients: {spent}" in text and f" {result.num_warmup_gradients} " in text
+    assert f"Wormhole.throat {int(result.kernel.kernels[1].throat)}" in text
 
 
 def test_progress_line_only_when_asked(capsys):
@@ -222,21 +240,10 @@ def run(f=normal, **changes):
     return whmc.sample(whmc.Target(f, dim=2), **(GOOD | changes))
 
 
-@pytest.mark.parametrize(("call", "kind", "says"), BAD, ids=[str(n) for n in range(len(BAD))])
-def test_bad_input_gets_one_clear_error(call, kind, says, monkeypatch):
+@pytest.mark.parametrize(("call", "kind", "says"), BAD, ids=[says for _, _, says in BAD])
+def test_bad_input_gets_one_clear_error(call, kind, says):
     with pytest.raises(kind, match=says):
         unchecked(call)
-
-
-def unchecked(call):
-    """Users run without the tests' type checks: it is our own errors that must come."""
-    import jaxtyping
-
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        return call()
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def test_an_error_in_the_users_function_is_the_users():

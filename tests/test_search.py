@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import whmc
-from contracts import problem
+from contracts import FINDERS, problem
+from unchecked import unchecked
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_mixture
 from whmc.search.descent import DescentResult, KnownModes, descend
@@ -17,8 +18,6 @@ from whmc.search.mode_search import start_search, take
 from whmc.search.polish import Peak, polish
 from whmc.search.residual import log_tempered, residual_energy
 from whmc.testing import Problem, gaussian_mixture, himmelblau, many_well, shells, two_scale_pair
-
-FINDERS = {"multi-start": whmc.MultiStart(), "residual": whmc.Residual(), "tempered": whmc.Tempered()}
 
 
 @cache
@@ -195,6 +194,7 @@ def test_a_full_library_says_so():
     np.testing.assert_allclose(laplace, heaviest / heaviest.sum(), rtol=0.1)
 
 
+@pytest.mark.ci
 def test_points_on_a_shell_become_one_chart_with_its_moments():
     case = shells(5)
     search = whmc.search_modes(case.target, seed=0)
@@ -210,6 +210,7 @@ def test_points_on_a_shell_become_one_chart_with_its_moments():
     assert np.all(heights > float(case.target(jnp.asarray(case.locations[0]))) - 20)
 
 
+@pytest.mark.ci
 def test_mass_without_a_peak_is_found_by_the_population():
     """In D = 100 the broad mode's own centre lies in the slope of the narrow one: no descent can find it."""
     case = two_scale_pair(100, (0.8, 0.2))
@@ -220,6 +221,7 @@ def test_mass_without_a_peak_is_found_by_the_population():
     np.testing.assert_allclose(np.sort(widths), [1.0, 4.0], rtol=0.1)
 
 
+@pytest.mark.ci
 def test_a_narrow_mode_beside_a_broad_one_is_found_in_the_cold():
     """In D = 20 the narrow mode holds .8 of the mass, and no start in ten thousand lies in its basin."""
     case = two_scale_pair(20, (0.8, 0.2))
@@ -229,7 +231,13 @@ def test_a_narrow_mode_beside_a_broad_one_is_found_in_the_cold():
 
 
 def test_search_is_repeatable_and_leaves_the_users_precision_alone():
-    first, second = (whmc.search_modes(four().target, seed=5) for _ in range(2))
+    found = []
+    for doubles in (True, False):
+        with jax.enable_x64(doubles):
+            found.append(whmc.search_modes(four().target, seed=5))
+            assert jnp.zeros(1).dtype == (jnp.float64 if doubles else jnp.float32)
+    first, second = found
+    assert second.library.location.dtype == jnp.float64
     np.testing.assert_array_equal(first.library.location, second.library.location)
     np.testing.assert_array_equal(first.discovery, second.discovery)
 
@@ -248,9 +256,7 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("call", "kind", "says"), BAD, ids=[str(n) for n in range(len(BAD))])
+@pytest.mark.parametrize(("call", "kind", "says"), BAD, ids=[says for _, _, says in BAD])
 def test_bad_input_gets_one_clear_error(call, kind, says):
-    from test_sample import unchecked
-
     with pytest.raises(kind, match=says):
         unchecked(call)

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import whmc
+from contracts import only_these_at_every_change
 from whmc._pytree import pytree
 from whmc.run.chains import Mover
 from whmc.run.checkpoint import read_state
@@ -55,7 +56,7 @@ def same(first, second):
     return True
 
 
-@pytest.fixture(scope="module", params=["warmup", "regeneration"])
+@pytest.fixture(scope="module", params=only_these_at_every_change(["warmup", "regeneration"], ["warmup"]))
 def adapt(request):
     return request.param
 
@@ -528,10 +529,10 @@ else:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("trials", [pytest.param(2, marks=pytest.mark.ci), pytest.param(10, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["warmup", "regeneration"])
-def test_sigkill_at_random_moments(tmp_path, mode):
-    """Ten trials each: a process is killed up to three times wherever it is, and then left to end."""
+def test_sigkill_at_random_moments(tmp_path, mode, trials):
+    """In each trial a process is killed up to three times wherever it is, and then left to end."""
     code = textwrap.dedent(KILLED.format(here=os.path.dirname(__file__)))
     arguments = [sys.executable, "-c", code]
     began = time.monotonic()
@@ -539,7 +540,7 @@ def test_sigkill_at_random_moments(tmp_path, mode):
     lasts = time.monotonic() - began
     whole = whmc.load(tmp_path / "whole")
     rng = np.random.default_rng(7)
-    for trial in range(10):
+    for trial in range(trials):
         folder = tmp_path / f"run{trial}"
         for _ in range(3):
             process = subprocess.Popen([*arguments, str(folder), mode])

@@ -10,7 +10,7 @@ from whmc.search.representatives import fold_target
 from whmc.target.folding import Fold, FoldedTarget, Shares
 from whmc.target.symmetry import Group
 
-pytestmark = pytest.mark.xdist_group("symmetry")  # its runs are made once, not in every worker
+pytestmark = [pytest.mark.models, pytest.mark.xdist_group("symmetry")]  # its runs are made once, not in every worker
 
 DATA = np.array([-3.0, -2.9, -3.2, 0.1, 0.0, -0.2, 0.3, 4.0, 4.1, 3.8])
 NAMES = ["m0", "m1", "m2", "l0", "l1", "l2"]

@@ -9,7 +9,7 @@ from chromium import Chromium
 from reported import many_modes, one_mode, two_modes
 from whmc.report import write_report
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]  # one browser
 MAKE = {"two": two_modes, "one": one_mode, "many": many_modes}
 
 
