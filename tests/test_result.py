@@ -82,7 +82,7 @@ def test_modes_that_share_all_draws_are_joined_one_after_another():
     np.testing.assert_array_equal(joined(np.arange(4), shares, weight), [0, 0, 0, 1])
     # the share itself: of the lighter one's draws, as many could be of the other
     apart = np.repeat([[0.8, 0.2], [0.2, 0.8]], 50, axis=0).T
-    assert len(set(joined(np.arange(2), apart, np.full(2, 0.5)))) == (1 if 0.2 / 0.5 > SHARED else 2)
+    assert len(set(joined(np.arange(2), apart, np.full(2, 0.5)))) == (1 if SHARED < 0.2 / 0.5 else 2)
 
 
 # roles

@@ -182,7 +182,10 @@ def ridge(copies: int = 1) -> Shape:
         return jnp.stack([p, 1 - p])[:copies]
 
     def log_one(p: Float[Array, " 2"]) -> Float[Array, ""]:
-        return log_choose + successes * jnp.sum(jnp.log(p)) + (trials - successes) * jnp.log1p(-p[0] * p[1])
+        # p may round to 0 or 1, where the density is nil: its gradient stays finite there
+        log_product = jnp.sum(jnp.log(jnp.maximum(p, 1e-100)))
+        log_rest = jnp.log1p(-jnp.minimum(p[0] * p[1], 1 - 1e-16))
+        return log_choose + successes * log_product + (trials - successes) * log_rest
 
     def draw(rng: np.random.Generator, label: np.ndarray) -> np.ndarray:
         product = np.interp(rng.uniform(0, mass.sum(), len(label)), np.cumsum(mass), s)
