@@ -5,6 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+import whmc
+from whmc.kernels.base import StepInfo
+from whmc.kernels.block import Trace
+from whmc.kernels.settings import arrays
+from whmc.modes.library import ModeLibrary
 from whmc.warmup.throat import ThroatSearch
 from whmc.warmup.tuning import (
     QUARTER_TURN,
@@ -16,7 +21,7 @@ from whmc.warmup.tuning import (
     tune_step_sizes,
     tune_weights,
 )
-from whmc.warmup.warmup import round_lengths
+from whmc.warmup.warmup import WarmUp, round_lengths
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 20, 100, 500, 3000])
@@ -130,3 +135,21 @@ def test_throat_search_escalates_then_settles():
         search = ThroatSearch(0.5, 5, {setting: world(setting) for setting in search.plan()})
     throat, stride = search.best()
     assert 16 <= throat <= 64 and stride == 1.0
+
+
+def test_steps_do_not_grow_on_heavy_tails_while_their_acceptance_is_right():
+    """Rounds of the same draws, a Student-t of four degrees of freedom, all accepted with the probability aimed at."""
+    rng, shape = np.random.default_rng(0), (500, 8)
+    draws = rng.standard_normal((*shape, 2)) / np.sqrt(rng.chisquare(4, (*shape, 1)) / 4)
+    logdensity = -3 * np.log1p(np.sum(draws**2, axis=-1) / 4)
+    zero = np.zeros(shape, int)
+    info = StepInfo(zero, zero, np.full(shape, np.log(0.8)), zero == 0, zero > 0, zero, zero)
+    trace = Trace(draws, logdensity, logdensity, zero, info)
+    library = ModeLibrary.from_charts([[0.0, 0.0]], [np.eye(2)], step_size=[0.4])
+    warm, steps = WarmUp(arrays(whmc.LocalHMC()), library, fixed=True), []
+    for _ in range(5):
+        warm.run(500, lambda kernel, library, num_steps: trace)
+        _, scale, _, step_size = warm.library.charts()
+        steps.append(step_size[0] * scale[0, 0, 0])
+    assert float(warm.library.dof) < 30
+    np.testing.assert_allclose(steps, steps[0], rtol=1e-9)
