@@ -229,6 +229,7 @@ def test_adaptation_says_what_it_needs():
         whmc.sample(nowhere, modes=case.locations, adapt="regeneration")
 
 
+@pytest.mark.ci
 def test_adding_a_constant_changes_the_evidence_only():
     """+1000 on the log density: the same draws but for rounding, the evidence larger by 1000."""
     case = six()

@@ -294,6 +294,7 @@ def test_completion_and_version():
     assert bad.returncode == 2 and "choose one of bash" in bad.stderr
 
 
+@pytest.mark.ci
 def test_compiled_code_is_kept_unless_told(folder, tmp_path, monkeypatch):
     """In fresh processes: JAX takes note of its cache once."""
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")

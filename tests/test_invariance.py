@@ -1,7 +1,7 @@
 """Every kernel leaves every target invariant, with right charts and wrong, and changes modes reversibly.
 
-Time: of the product of kernels, charts and targets a case takes about 8 s of one core, most of it compiling; all 240
-take about 15 minutes of two cores.
+Time: one case of the product of kernels, charts and targets takes 5 s of one core (16 s at most), most of it compiling.
+All 240 take 1200 s, the hundred steps 150 s, the wrong charts 140 s: 12 minutes on two cores.
 """
 
 import numpy as np
