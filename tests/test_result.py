@@ -80,9 +80,13 @@ def test_modes_that_share_all_draws_are_joined_one_after_another():
     shares = np.repeat([[1 / 3, 1 / 3, 1 / 3, 0.0], [0.0, 0.0, 0.0, 1.0]], 50, axis=0).T
     weight = np.array([1, 1, 1, 3]) / 6
     np.testing.assert_array_equal(joined(np.arange(4), shares, weight), [0, 0, 0, 1])
-    # the share itself: of the lighter one's draws, as many could be of the other
-    apart = np.repeat([[0.8, 0.2], [0.2, 0.8]], 50, axis=0).T
-    assert len(set(joined(np.arange(2), apart, np.full(2, 0.5)))) == (1 if SHARED < 0.2 / 0.5 else 2)
+
+
+@pytest.mark.parametrize(("less", "modes"), [(SHARED / 2 - 0.01, 2), (SHARED / 2 + 0.01, 1)])
+def test_modes_are_joined_from_a_share_of_the_lighter_ones_draws(less, modes):
+    """Of two equal modes, each draw belongs to the other with this responsibility: a share of twice as much."""
+    shares = np.repeat([[1 - less, less], [less, 1 - less]], 50, axis=0).T
+    assert len(set(joined(np.arange(2), shares, np.full(2, 0.5)))) == modes
 
 
 # roles
