@@ -24,10 +24,11 @@ PATHS = {
     Stream.ONGOING_SEARCH: (17, 2),  # look, use
     Stream.FOLDING: (3, 3),
     Stream.SYMMETRY_CHECK: (3, 3),
-    Stream.RESTART: (50, 32, 8),  # period, chain, try
+    Stream.RESTART: (50, 3, 32, 8),  # period, version, chain, try
     Stream.EVIDENCE: (2, 1024, 3),  # direction, path, use
     Stream.PROBE: (8,),
     Stream.CHECK: (8,),
+    Stream.FAILURE: (1024,),
 }
 
 

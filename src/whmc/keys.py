@@ -24,6 +24,7 @@ class Stream(enum.IntEnum):
     EVIDENCE = 6
     PROBE = 7
     CHECK = 8
+    FAILURE = 9
 
 
 def stream_key(seed: int, stream: Stream) -> Array:

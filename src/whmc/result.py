@@ -87,7 +87,8 @@ class Result:
     it leaves the target invariant. search: what the search for modes saw, where there was one. work: log evidence by
     the throat's work, where q alone was too poor. num_updates: how often the kernel changed at regenerations;
     num_behind: chains that never regenerated to take the last mode. num_asked: draws that were asked for, of each
-    chain. settings: what was asked for, and versions. named: constrained values, where these were loaded.
+    chain. failed_at: a position where the density fails, if many evaluations did. settings: what was asked for, and
+    versions. named: constrained values, where these were loaded.
     """
 
     target: Target
@@ -103,6 +104,7 @@ class Result:
     gradients: Gradients
     num_failed: int
     seed: int
+    failed_at: Float[np.ndarray, " dim"] | None = None
     exact: bool = True
     search: SearchReport | None = None
     work: Evidence | None = None

@@ -303,16 +303,21 @@ def evidences_disagree(estimates: Mapping[str, Evidence]) -> list[Alarm]:
     return [Alarm("evidences disagree", worst, message, "Neither is reliable. Increase warmup= and draws=")]
 
 
-def failures(num_failed: int, num_gradients: int) -> list[Alarm]:
-    """Evaluations that gave NaN, +inf or a gradient that is not finite."""
-    if num_failed <= 0.01 * num_gradients:
+FAILED_SHARE = 0.01
+"""Share of evaluations that may fail without an alarm."""
+
+
+def failures(num_failed: int, num_gradients: int, failed_at: Float[np.ndarray, " dim"] | None) -> list[Alarm]:
+    """Evaluations that gave NaN, +inf or a gradient that is not finite, with a position of one if it is known."""
+    if num_failed <= FAILED_SHARE * num_gradients:
         return []
+    where = "" if failed_at is None else f", such as at {np.array2string(failed_at, precision=6, threshold=8)}"
     return [
         Alarm(
             "evaluations failed",
             num_failed / max(num_gradients, 1),
-            f"{num_failed} of {num_gradients} evaluations gave NaN, +inf or a gradient that is not finite, and were "
-            "rejected",
+            f"{num_failed} of {num_gradients} evaluations gave NaN, +inf or a gradient that is not finite{where}, and "
+            "were rejected",
             "Find them with print(target.check()), and return -inf outside the support",
         )
     ]

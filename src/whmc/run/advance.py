@@ -3,10 +3,14 @@
 import time
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 
+from whmc.estimate.alarms import FAILED_SHARE
 from whmc.estimate.annealed_evidence import annealed_evidence, needs_annealing
+from whmc.kernels.random import draw_noise
 from whmc.keys import Stream, stream_key
+from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
 from whmc.result import Gradients, Result, Timings
 from whmc.run.chains import cost_of
 from whmc.run.outcome import result_of
@@ -15,7 +19,11 @@ from whmc.run.progress import Progress
 from whmc.run.regeneration import adaptive_blocks
 from whmc.run.state import RunState, Stage
 from whmc.storage.draws_file import DrawLog
+from whmc.target.check import find_failure
 from whmc.target.target import Target
+
+FAILURE_DRAWS = 1024
+"""Draws of q among which a position is looked for where the density fails."""
 
 
 def preparations(state: RunState, target: Target, progress: Progress) -> Iterator[RunState]:
@@ -70,7 +78,19 @@ def with_evidence(state: RunState, target: Target, result: Result) -> RunState:
     return state.at(work=work) if np.isfinite(work.se) else state
 
 
+def _with_failure(state: RunState, target: Target) -> RunState:
+    """The state with a position where the density fails, looked for among draws of q, if many evaluations did."""
+    moment, library = state.moment, state.newest.library
+    if moment.num_failed <= FAILED_SHARE * (moment.gradients.warmup + moment.gradients.sampling):
+        return state
+    draws = jax.vmap(lambda noise: draw_mixture(noise.uniform, noise.normal, library)[1])
+    keys = jax.random.split(stream_key(state.plan.seed, Stream.FAILURE), FAILURE_DRAWS)
+    points = draws(jax.vmap(lambda key: draw_noise(key, NUM_UNIFORM, library.dim + 1))(keys))
+    return state.at(failed_at=find_failure(target, np.asarray(points)))
+
+
 def finished(state: RunState, target: Target, log: DrawLog, settings: dict) -> tuple[RunState, Result]:
     """The last state of a run and its result."""
     state = with_evidence(state, target, result_of(state, target, log, settings))
+    state = _with_failure(state, target)
     return state, result_of(state, target, log, settings)

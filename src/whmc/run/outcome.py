@@ -50,6 +50,7 @@ def make_result(
         timings=moment.timings,
         gradients=moment.gradients,
         num_failed=moment.num_failed,
+        failed_at=moment.failed_at,
         seed=state.plan.seed,
         search=state.search_report,
         work=moment.work,

@@ -14,7 +14,7 @@ import enum
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from whmc.estimate.evidence import Evidence
 from whmc.kernels.base import AbstractKernel
@@ -97,7 +97,10 @@ class Adaptation:
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """Where the chains are, how many draws they have, what it has cost; work: the evidence by annealing, if made."""
+    """Where the chains are, how many draws they have, what it has cost.
+
+    work: the evidence by annealing, if made. failed_at: a position where the density fails, if many evaluations did.
+    """
 
     chains: Chains | None = None
     num_drawn: int = 0
@@ -106,6 +109,7 @@ class Moment:
     num_failed: int = 0
     timings: Timings = Timings()
     work: Evidence | None = None
+    failed_at: Float[np.ndarray, " dim"] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
