@@ -1,6 +1,7 @@
 """settings.json of a run: what was asked for, of what, with which versions; and whether a target is still the same."""
 
 import dataclasses
+import datetime
 import importlib.metadata
 import platform
 import warnings
@@ -28,6 +29,7 @@ def settings_of(target: Target, plan: Plan, source: Mapping[str, Any] | None, *,
     described = {"dim": target.dim, "names": target.coordinates, "constrained": target.constrained}
     settings: dict[str, Any] = {
         "whmc": __version__,
+        "started": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "versions": _versions(),
         "machine": f"{platform.system()} {platform.machine()}",
         "plan": dataclasses.asdict(plan),
