@@ -111,9 +111,9 @@ def test_constrain_and_unconstrain_are_inverse(supports):
 
 def test_names_and_axes_are_those_of_the_model(supports):
     assert supports.dim == 2 + 3 + 3 + 2 + 6 + 1 + 1
-    assert supports.names[:5] == ["w[0]", "w[1]", "corr[0]", "corr[1]", "corr[2]"]
-    assert supports.names[8:12] == ["sigma[0]", "sigma[1]", "slope[0][0]", "slope[0][1]"]
-    assert supports.names[-2:] == ["below", "a"]
+    assert supports.coordinates[:5] == ["w[0]", "w[1]", "corr[0]", "corr[1]", "corr[2]"]
+    assert supports.coordinates[8:12] == ["sigma[0]", "sigma[1]", "slope[0][0]", "slope[0][1]"]
+    assert supports.coordinates[-2:] == ["below", "a"]
     assert supports.dims == {"sigma": ["group"], "slope": ["group", "slope_dim_1"]}
     assert list(supports.coords) == ["group"] and supports.coords["group"].tolist() == [0, 1]
 

@@ -112,7 +112,7 @@ def test_values_are_pymcs_and_lead_back(everything, positions):
 def test_names_dims_and_coords(everything):
     _, target = everything
     assert len(target.names) == len(set(target.names)) == target.dim == 16
-    assert target.names[:7] == [
+    assert target.coordinates[:7] == [
         "weight_simplex__[0]",
         "weight_simplex__[1]",
         "place_ordered__[a]",
@@ -127,6 +127,12 @@ def test_names_dims_and_coords(everything):
         "component": ["a", "b", "c"],
         "row": [10, 20],
     }
+
+
+def test_labels_that_occur_twice_give_way_to_numbers():
+    with pm.Model(coords={"city": ["a", "a"]}) as model:
+        pm.Normal("height", dims="city")
+    assert from_pymc(model).coordinates == ["height[0]", "height[1]"]
 
 
 def test_an_angle_has_one_turn(everything, positions, evaluate):

@@ -48,9 +48,10 @@ def test_starts_from_box_points_and_function():
     assert tree.draw_starts(key, 5).shape == (5, 2)
 
 
-def test_only_the_density_is_given_by_place():
+def test_all_but_density_dim_and_starts_are_given_by_keyword():
+    assert whmc.Target(normal, 2, (-1.0, 1.0)).dim == 2
     with pytest.raises(TypeError, match="positional"):
-        whmc.Target(normal, 2)
+        whmc.Target(normal, 2, (-1.0, 1.0), ["a", "b"])
 
 
 PAIRS = [

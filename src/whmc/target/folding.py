@@ -73,7 +73,7 @@ class Shares:
 class FoldedTarget(Target):
     """π~: a target with symmetries, of which one image of every mode is kept. `sample` and `find_modes` make it."""
 
-    shares: Shares
+    shares: Shares = dataclasses.field(init=False, repr=False)
 
     def __init__(self, target: Target, fold: Fold) -> None:
         # the same space, starts and symmetries, without checking them again: only the density differs

@@ -68,7 +68,7 @@ def _require_box(space: Space, starts: tuple[Any, ...]) -> None:
     if low.shape not in ((), (dim,)) or high.shape not in ((), (dim,)):
         raise ValueError(f"starts has edges of shape {low.shape} and {high.shape}: give scalars or {dim} values each")
     if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low < high)):
-        raise ValueError(f"starts must be a finite box (low, high) with low < high, got {starts!r}")
+        raise ValueError(f"starts must be a finite box with low < high, got {starts!r}")
     bounds = space.bounds
     if bounds is not None and not (np.all(low >= bounds.low) and np.all(high <= bounds.high)):
         raise ValueError(f"starts {starts!r} reach outside the bounds: give a box inside them, or leave it out")

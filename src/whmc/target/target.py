@@ -62,9 +62,9 @@ class Target:
     """
 
     logdensity: Callable[[Any], Any]
-    _: dataclasses.KW_ONLY
     dim: int = 0
     starts: Any = None
+    _: dataclasses.KW_ONLY
     names: Sequence[str] | None = None
     template: PyTree = None
     constrain: Callable[[Any], Mapping[str, Any]] | None = None
