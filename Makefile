@@ -53,6 +53,7 @@ bench: $(VENV)/all.done
 	$(BIN)/python benchmarks/blackbox.py
 	$(BIN)/python benchmarks/hierarchical.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/shapes.py
 
 $(VENV)/demo.done: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

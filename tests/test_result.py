@@ -200,7 +200,7 @@ def test_tables_for_notebooks_are_escaped_and_have_no_script():
 
 def test_the_summary_speaks_of_what_was_spent(covered_thrice):
     text = covered_thrice.summary()
-    assert re.search(r"^gradients: \d+ sampling \+ \d+ warm-up", text, flags=re.MULTILINE)
+    assert re.search(r"^gradients: \d+ search \+ \d+ warm-up \+ \d+ sampling", text, flags=re.MULTILINE)
 
 
 def test_a_run_of_hardly_any_draws_is_alarmed():

@@ -167,7 +167,7 @@ def test_summary_tells_the_run():
         assert f"{name} {np.mean(np.minimum(np.exp(info.log_ratio), 1)):.2f}" in text
         spent += info.num_gradients.sum()
     assert f"regenerations: {result.steps['Independence'].regenerated.sum()}" in text
-    assert f"gradients: {spent}" in text and f" {result.num_warmup_gradients} " in text
+    assert f"gradients: 0 search + {result.num_warmup_gradients} warm-up + {spent} sampling" in text
     assert f"Wormhole.throat {int(result.kernel.kernels[1].throat)}" in text
 
 
