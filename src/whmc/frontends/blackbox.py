@@ -163,7 +163,8 @@ class Density:
 def _where_finite(
     evaluate: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], points: Float[np.ndarray, "n dim"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions that are infinite or NaN, as runaway trajectories have them, have no density; nobody is asked."""
+    """Positions that are infinite or NaN, such as those of diverging trajectories, have no density: the function is not
+    called there."""
     finite = np.all(np.isfinite(points), axis=1)
     if np.all(finite):
         return evaluate(points)
@@ -201,7 +202,7 @@ def _differentiable(
     def value(position: Array) -> Array:
         return outside(look_value, [()], position)[0]
 
-    # apart from `both`, so that a gradient makes no Hessian product that nobody asked for
+    # apart from `both`, so that a gradient does not compute a Hessian product as well
     @value.defjvp
     def _(primals: tuple[Array], tangents: tuple[Array]) -> Any:
         (position,), (tangent,) = primals, tangents

@@ -54,7 +54,7 @@ UNADJUSTED = ("mclmc",)
 
 
 class Recipe:
-    """An algorithm of BlackJAX and its settings: what is no number for JAX to trace.
+    """An algorithm of BlackJAX and its settings: the static part of a Move, which JAX does not trace.
 
     Two are equal if they would build the same; the text is the same in every process, so that a stored run knows its
     kernel again.
@@ -98,7 +98,7 @@ class Recipe:
                 "give nuts, hmc, dynamic_hmc, mala or another that takes `logdensity_fn` and accepts or rejects"
             )
         if "step_size" in self.settings:
-            raise TypeError(f"step_size is no setting: Move({self.name}, step_size=...)")
+            raise TypeError(f"step_size does not belong to the settings: Move({self.name}, step_size=...)")
         if unknown := [name for name in self.settings if name not in others]:
             raise TypeError(f"{self.name} takes no setting {unknown[0]!r}: its own are {others}")
         for name in others:
@@ -138,7 +138,7 @@ class Move(AbstractLocal):
     step and metric may depend on i. In these coordinates a mode is about round: the metric is one unless it is set.
 
     algorithm: `blackjax.nuts`, `blackjax.mala` and others that accept or reject; or a function (logdensity, step_size)
-        -> (init, step) of your own, for which nothing but you vouches that it leaves the density invariant.
+        -> (init, step) of your own; that it leaves the density invariant is then not checked.
     settings: what else the algorithm takes, such as {"num_integration_steps": 10} of `blackjax.hmc`.
     step_size: as BlackJAX means it. Without, the chart's own: `sample` tunes it for an acceptance of 0.8.
 
@@ -184,7 +184,7 @@ class Move(AbstractLocal):
         # BlackJAX mixes integers and floats, which a strict setting of the user's would forbid
         with jax.numpy_dtype_promotion("standard"):
             built = self.recipe.build(log_conditional(target, library, label), self.step_in(chart), z)
-            # what is known is not computed again: the compiler drops what `init` finds and nobody reads
+            # what is known is not computed again: the compiler drops results of `init` that are not used
             start = known(state, z, label, chart, library, built.init(z, key_init))
             end, told = built.step(key_step, start)
         proposal, num_extra = seen(end, label, chart, target, library)

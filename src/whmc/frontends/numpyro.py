@@ -134,7 +134,7 @@ class Model:
         return {name: part.reshape(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
 
     def unconstrain(self, values: Mapping[str, Any]) -> Float[Array, " dim"]:
-        """The position with these constrained values; what is no latent site is ignored."""
+        """The position with these constrained values; values of other than latent sites are ignored."""
         missing = [name for name in self.shapes if name not in values]
         if missing:
             raise KeyError(f"unconstrain needs a value of every latent site of the model, {missing} are missing")
@@ -188,7 +188,7 @@ def read_model(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     # own arrays are kept out of this
     args, kwargs = jax.tree.map(lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf, (args, kwargs))
     sites = look_at(function, args, kwargs)
-    # the key serves what is no latent site: control flow asks for one, and discrete sites where values are constrained
+    # other than latent sites need a key too: control flow, and discrete sites where values are constrained
     seeded = numpyro.handlers.seed(function, 0)
     constrain = partial(numpyro.infer.util.constrain_fn, seeded, args, kwargs, return_deterministic=True)
     if not sites.discrete:
@@ -279,7 +279,7 @@ def require_density(model: Model) -> None:
             f"the log density is finite at none of {AT_ONCE} draws of the prior, and of as many points of the box in "
             "which NumPyro starts: look for data outside of the support of their distribution"
         )
-    # sums over discrete sites take other handlers; their models are seldom random besides
+    # models with discrete sites need other handlers for this, and are rarely random otherwise
     if not model.sites.discrete:
         require_same_twice(model, jnp.asarray(points[usable][0]))
 
@@ -336,7 +336,7 @@ def axis_names(name: str, site: Mapping[str, Any]) -> list[str] | None:
         return None
     shape = np.shape(site["value"])
     depth = max(-frame.dim for frame in frames)
-    # nobody says how many axes of a deterministic are one event: those right of the plates, or none
+    # NumPyro does not say how many axes of a deterministic are one event: those right of the plates, or none
     events = [site["fn"].event_dim] if site["type"] == "sample" else [0, len(shape) - depth]
     for event in events:
         axes = {len(shape) - event + frame.dim: frame for frame in frames}

@@ -82,7 +82,7 @@ def _by_httpstan(program: str | Path) -> Path:
         done = subprocess.run(run, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the C++ compiler failed on this Stan program: {' '.join(run)}\n{done.stderr}")
-        # another process may have made it meanwhile, and this one have loaded that: it stays as it is
+        # another process may have built it in the meantime, and this one may have loaded it: do not overwrite it
         if not library.exists():
             result.replace(library)  # in one step: others may look for it
     return library

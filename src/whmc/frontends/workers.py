@@ -140,7 +140,7 @@ def _shown(found: Any) -> str:
 
 
 def spread(rows: Rows, parallel: Any) -> Table:
-    """The rows here (None, 1), over so many processes of our own, or over a pool: anything with `map`."""
+    """The rows in this process (None, 1), in that number of worker processes, or in a pool: anything with `map`."""
     if parallel is None:
         return rows
     if callable(getattr(parallel, "map", None)):
@@ -193,7 +193,7 @@ class Workers:
         try:
             answers = self._exchange(parts, scored)
         except BaseException:
-            self.close()  # answers that nobody has read must not be taken for the next ones
+            self.close()  # answers that were not read must not be taken for the next ones
             raise
         for answer in answers:
             if answer.flag:
