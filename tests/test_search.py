@@ -243,7 +243,11 @@ def test_search_is_repeatable_and_leaves_the_users_precision_alone():
 
 
 FLAT = whmc.Target(lambda x: jnp.sum(x) * 0.0 - jnp.inf, dim=2, starts=(-1.0, 1.0))
+PLANE = whmc.Target(lambda x: jnp.sum(x), dim=2, starts=(-1.0, 1.0))
+BOTH = (whmc.MultiStart(64), whmc.Tempered())
 BAD = [
+    (lambda: whmc.find_modes(PLANE, finder=BOTH), ValueError, "grows without bound.*improper.*bounds="),
+    (lambda: whmc.find_modes(PLANE, finder=whmc.MultiStart(64)), ValueError, "grows without bound.*improper"),
     (lambda: whmc.find_modes(whmc.Target(lambda x: -jnp.sum(x**2), dim=2)), ValueError, "nowhere to start"),
     (lambda: whmc.find_modes(FLAT), ValueError, "no mode was found"),
     (lambda: whmc.find_modes(four().target, seed=-1), ValueError, "seed must be at least 0"),
