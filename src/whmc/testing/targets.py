@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +46,54 @@ class Problem:
     @property
     def mean(self) -> Float[np.ndarray, " dim"]:
         return self.weights @ self.means
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A target whose log evidence and some expectations are known.
+
+    draw: (rng, n) -> n exact draws, as positions on R^D. log_evidence: of the target's density as it is written.
+    statistics: numbers of one draw by name, in `jax.numpy`; the function takes what the target's log density takes.
+    expected: their true means. Those named "weight" are shares, between 0 and 1: the exact responsibilities of a
+    mixture's components, or whether a draw is in a cell. num_modes: None where nobody has counted them.
+    """
+
+    name: str
+    target: Target
+    draw: Callable[[np.random.Generator, int], np.ndarray]
+    log_evidence: float
+    statistics: Callable[[Any], Mapping[str, Array]]
+    expected: Mapping[str, Any]
+    num_modes: int | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each number, in the order of `truth` and `measure`."""
+        shapes = {name: np.shape(value) for name, value in self.expected.items()}
+        return tuple(
+            name + "".join(f"[{n}]" for n in index) for name, one in shapes.items() for index in np.ndindex(one)
+        )
+
+    @property
+    def truth(self) -> Float[np.ndarray, " size"]:
+        """The expected values, one after the other."""
+        return np.concatenate([np.ravel(np.asarray(value, float)) for value in self.expected.values()])
+
+    @property
+    def shares(self) -> np.ndarray:
+        """Which of the numbers are shares."""
+        return np.array([name.split("[")[0] == "weight" for name in self.names])
+
+    def measure(self, draws: Float[np.ndarray, "chains draws dim"]) -> Float[np.ndarray, "chains draws size"]:
+        """The statistics of every draw; draws are positions on R^D, as those of a result."""
+
+        def one(position: Float[Array, " dim"]) -> Float[Array, " size"]:
+            found = self.statistics(self.target.unflatten(position))
+            return jnp.concatenate([jnp.ravel(found[name]) for name in self.expected])
+
+        with jax.enable_x64(True):
+            mapped = jax.jit(jax.vmap(one))
+            return np.stack([np.asarray(mapped(jnp.asarray(chain))) for chain in draws])
 
 
 def gaussian_mixture(weights: Numbers, means: Numbers, covariances: Numbers, name: str = "mixture") -> Problem:
