@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.linalg import toeplitz
 from scipy.special import logsumexp
-from scipy.stats import multivariate_normal, norm
+from scipy.stats import multivariate_normal, multivariate_t, norm
 from scipy.stats.qmc import Sobol
 
 from whmc.testing import (
@@ -82,7 +82,7 @@ def integral(one: Shape, *axes: np.ndarray) -> float:
     return float(logsumexp(logs + stretch) + sum(np.log(axis[1] - axis[0]) for axis in axes))
 
 
-WIDE = np.arange(-6.0, 6.0, 0.01)
+WIDE = np.arange(-6.0, 6.0, 0.015)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_densities_have_integral_one(one, axes):
 @pytest.mark.parametrize("one", [ridge(), ridge(2), rastrigin(2)], ids=lambda one: one.name)
 def test_bounded_densities_have_the_evidence(one):
     low, high = one.target.bounds.low[0], one.target.bounds.high[0]
-    step = (high - low) / 1500
-    axis = low + step * (np.arange(1500) + 0.5)
+    step = (high - low) / 1000
+    axis = low + step * (np.arange(1000) + 0.5)
     points = jnp.asarray(np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2))
     total = logsumexp(np.asarray(jax.jit(jax.vmap(one.target.logdensity))(points))) + 2 * np.log(step)
     assert abs(total - one.log_evidence) < 1e-4
@@ -148,10 +148,11 @@ def test_draws_have_the_evidence(name):
 
 
 def test_gaussians_are_those_of_scipy():
-    x = exact("ar1-500")[:20]
-    path = multivariate_normal(np.zeros(500), toeplitz(0.8 ** np.arange(500)))
+    pair = ar1_pair(60)
+    x = pair.draw(np.random.default_rng(4), 20)
+    path = multivariate_normal(np.zeros(60), toeplitz(0.8 ** np.arange(60)))
     logs = [np.log(0.6) + path.logpdf(x), np.log(0.4) + path.logpdf(x - 1.5)]
-    values = jax.jit(jax.vmap(shape("ar1-500").target))(jnp.asarray(x))
+    values = jax.jit(jax.vmap(pair.target))(jnp.asarray(x))
     np.testing.assert_allclose(np.asarray(values), np.logaddexp(*logs), rtol=1e-9)
     # forty Gaussians that do not overlap: at a draw, one of them and its weight
     one, x = shape("many-gaussians"), exact("many-gaussians")[:20]
@@ -183,11 +184,10 @@ def test_robot_solutions_count_as_the_density_does():
     angles, weight = solved(noise)
     some = angles.reshape(-1, 10)[rng.choice(weight.size, 20_000, p=weight.ravel() / weight.sum())]
     some *= np.sign(some[:, 1:].sum(axis=1))[:, None]
-    law = multivariate_normal(some.mean(axis=0), 1.3 * np.cov(some.T))
+    law = multivariate_t(some.mean(axis=0), np.cov(some.T), df=5)  # a Gaussian misses the bent ends
     x = law.rvs(num, random_state=rng) * rng.choice([-1, 1], (num, 1))
     log_q = np.logaddexp(law.logpdf(x), law.logpdf(-x)) - np.log(2)
     end = np.exp(1j * np.cumsum(x, axis=1)).sum(axis=1) - GOAL
     log_goal = norm.logpdf(np.stack([end.real, end.imag]), scale=noise).sum(axis=0)
     direct = np.exp(norm.logpdf(x, scale=SPREAD).sum(axis=1) + log_goal - log_q) / weight.sum(axis=0).mean()
-    assert direct.std() / np.sqrt(num) < 3e-3
-    assert abs(direct.mean() - 1) < 1.3e-2
+    assert abs(direct.mean() - 1) < 5 * direct.std() / np.sqrt(num) < 0.018
