@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
+from whmc.modes.library import ModeLibrary
 from whmc.warmup.charts import ChartShapes, fit_charts
 from whmc.warmup.step_size import QUARTER_TURN, UNTRIED, carry_step_sizes, quarter_turn, tune_step_sizes
-from whmc.warmup.throat import ThroatSearch
+from whmc.warmup.throat import LEAST_DIVERSITY, ThroatSearch
 from whmc.warmup.warmup import round_lengths
 from whmc.warmup.weights import tune_weights
 
@@ -115,6 +116,18 @@ def test_unequal_weights_are_not_taken_for_hopeless_jumps():
     """.995/.005: a perfect direct jump is accepted once in a hundred times, and independent draws change no more."""
     search = ThroatSearch(diversity=2 * 0.995 * 0.005, other_cost=2, acceptance={(0, 1.0): 0.01})
     assert search.plan() == [(0, 1.0)] and search.best() == (0, 1.0)
+
+
+def test_no_throat_is_tried_where_all_modes_but_one_are_negligible():
+    search = ThroatSearch(diversity=LEAST_DIVERSITY, other_cost=2, acceptance={(0, 1.0): 0.0})
+    assert search.plan() == [(0, 1.0)] and search.best() == (0, 1.0)
+
+
+def test_the_floor_of_weights_is_not_taken_for_mass():
+    """One heavy mode and fifteen at the floor: the shares are one and nought."""
+    weight = np.append(0.99, np.full(15, 0.01 / 16))
+    library = ModeLibrary.from_charts(np.arange(16.0)[:, None], np.ones((16, 1)), log_weight=np.log(weight))
+    np.testing.assert_allclose(library.shares(), np.eye(16)[0], atol=1e-3)
 
 
 def test_no_throat_is_kept_where_none_helps():

@@ -43,8 +43,7 @@ def _more_even_weights(result: "Result") -> np.ndarray:
     Chains that never left one mode would say that it is all there is; the warm-up may know better.
     """
     library = result.library
-    share = np.exp(np.asarray(library.log_weight)[: library.size])
-    learned = np.bincount(library.mode_of, share, library.num_modes)
+    learned = np.bincount(library.mode_of, library.shares(), library.num_modes)
     return min(result.modes.weight, learned, key=lambda weight: float(np.sum(weight**2)))
 
 

@@ -74,8 +74,8 @@ class ModeTable:
                 f"  {self.log_evidence_se[k]:.3f}   {self.visits[k]:8d}"
                 f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}"
             )
-        if len(self) > SHOWN:
-            lines.append(f"   and {len(self) - SHOWN} lighter modes")
+        if len(self.shown) < len(self):
+            lines.append(f"   and {len(self) - len(self.shown)} lighter modes")
         return "\n".join(lines)
 
 

@@ -24,6 +24,9 @@ MAX_DOF = 30
 """Degrees of freedom of a Student-t base are whole numbers up to this: its radius is then drawn from a few uniform
 numbers, without the rejection loops of a gamma sampler, which took a third of the time to compile."""
 
+WEIGHT_FLOOR = 0.01
+"""No chart gets less than this share of an equal weight, so that none is ever given up for good."""
+
 Matrix = Float[Array, "dim dim"] | Float[Array, " dim"]
 
 
@@ -161,6 +164,12 @@ class ModeLibrary:
     def num_modes(self) -> int:
         """Not under jit."""
         return int(self.mode_of.max(initial=-1)) + 1
+
+    def shares(self) -> Float[np.ndarray, " size"]:
+        """The weights of the charts in use, without the floor that keeps each of them in play. Not under jit."""
+        weight = np.exp(self.charts().log_weight)
+        above = np.maximum(weight - WEIGHT_FLOOR / max(len(weight), 1), 0.0)
+        return above / above.sum() if above.sum() > 0 else weight
 
     def chart(self, label: Int[Array, ""] | int) -> Chart:
         """Chart k; `label` may be traced."""

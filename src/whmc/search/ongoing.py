@@ -24,7 +24,7 @@ from whmc.search.mode_search import (
     with_cost,
 )
 from whmc.search.polish import Peak
-from whmc.search.report import SAFE_ERRORS, SearchReport, account, often_hit
+from whmc.search.report import SearchReport, account, often_hit, too_light
 from whmc.target.target import Target
 
 RESIDUAL_STARTS = 224
@@ -143,7 +143,7 @@ def _with_new_modes(
         masses = weigh(target, [*_charts_of(library), *fresh], key)
         log_share, error = masses.log_share[-len(fresh) :], masses.error[-len(fresh) :]
         search = with_cost(search, masses.num_gradients)
-    heavy = (log_share + SAFE_ERRORS * error >= np.log(LIGHTEST_KEPT_SHARE)) | often_hit(search)[size:]
+    heavy = ~too_light(log_share, error, target.dim) | often_hit(search)[size:]
     order = np.argsort(-log_share, kind="stable")
     order = order[heavy[order]]
     room = max(0, search.max_modes - library.size)

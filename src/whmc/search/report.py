@@ -15,8 +15,12 @@ from whmc.target.target import Target
 SAFE_ERRORS = 3.0
 """A mode is left out only if it is too light by this many standard errors of its log mass."""
 
-LARGE_HIT_SHARE = 0.01
+LARGE_HIT_SHARE = 0.1
 """A mode that a larger share of the independent starts hit is never left out, whatever it seems to weigh."""
+
+NATS_A_DIMENSION = 0.5
+"""Log mass that a chart can miss for each dimension: a product of Student-t with two degrees of freedom, whose chart is
+that of its curvature, lacks .36. Where importance draws tell nothing, the mass is known to within this."""
 
 REASONS = {
     "saddle": "at saddle points",
@@ -146,8 +150,14 @@ def _masses(state: SearchState, target: Target, key: Array) -> Masses:
 
 def light_modes(masses: Masses, state: SearchState) -> Bool[np.ndarray, " peaks"]:
     """Modes too light to keep, beyond the error of their mass, that few starts hit."""
-    too_light = masses.log_share + SAFE_ERRORS * masses.error < np.log(LIGHTEST_KEPT_SHARE)
-    return too_light & ~often_hit(state)
+    dim = len(state.peaks[0].location)
+    return too_light(masses.log_share, masses.error, dim) & ~often_hit(state)
+
+
+def too_light(log_share: Float[np.ndarray, " n"], error: Float[np.ndarray, " n"], dim: int) -> Bool[np.ndarray, " n"]:
+    """Whether shares are below what is kept, beyond their errors; these are at most what a chart can miss."""
+    most = np.minimum(SAFE_ERRORS * error, NATS_A_DIMENSION * dim)
+    return log_share + most < np.log(LIGHTEST_KEPT_SHARE)
 
 
 def often_hit(state: SearchState) -> Bool[np.ndarray, " peaks"]:

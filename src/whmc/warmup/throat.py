@@ -11,6 +11,11 @@ HOPELESS_SHARE = 0.02
 """Below this share of what independent draws would change, the next round tries a throat four times as long."""
 
 
+LEAST_DIVERSITY = 1e-3
+"""Chance that two independent draws lie in different modes up to which no throat can pay: all but one mode are
+negligible."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ThroatSearch:
     """Acceptance seen at each setting in the last round, and what to try next.
@@ -41,7 +46,7 @@ class ThroatSearch:
 
     def plan(self) -> list[Setting]:
         """Settings of the next round, the best so far first."""
-        if not self.acceptance:
+        if not self.acceptance or self.diversity <= LEAST_DIVERSITY:
             return [(0, 1.0)]
         throat, stride = best = self.best()
         if all(map(self.hopeless, self.acceptance)):

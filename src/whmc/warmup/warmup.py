@@ -17,7 +17,7 @@ from whmc.modes.mixture import log_ratio_of
 from whmc.modes.refine import merge_duplicates, split_charts, with_best_dof, with_gaussian_base
 from whmc.warmup.charts import ChartShapes, fit_charts
 from whmc.warmup.step_size import carry_step_sizes, quarter_turn, tune_step_sizes
-from whmc.warmup.throat import Setting, ThroatSearch
+from whmc.warmup.throat import LEAST_DIVERSITY, Setting, ThroatSearch
 from whmc.warmup.weights import tune_weights
 
 FIRST_ROUND = 15
@@ -149,15 +149,16 @@ def _tune(warmup: Warmup, trace: Trace) -> Warmup:
     some = slice(None, None, max(1, len(position) // THRESHOLD_DRAWS))
     settings["log_threshold"] = float(np.median(log_ratio_of(library, position[some], logdensity[some])))
     kernel = with_settings(warmup.kernel, **settings)
-    return _tune_throat(dataclasses.replace(warmup, kernel=kernel, library=library), np.exp(log_weight))
+    return _tune_throat(dataclasses.replace(warmup, kernel=kernel, library=library))
 
 
-def _tune_throat(warmup: Warmup, weight: Float[np.ndarray, " size"]) -> Warmup:
+def _tune_throat(warmup: Warmup) -> Warmup:
     """The best throat that the round has seen."""
     if warmup.fixed or not warmup.throats.acceptance:
         return warmup
+    diversity = 1 - float(np.sum(warmup.library.shares() ** 2))
     throats = dataclasses.replace(
-        warmup.throats, diversity=1 - float(np.sum(weight**2)), other_cost=_other_cost(warmup.kernel)
+        warmup.throats, diversity=max(diversity, LEAST_DIVERSITY), other_cost=_other_cost(warmup.kernel)
     )
     throat, stride = throats.best()
     kernel = with_settings(warmup.kernel, throat=throat, stride=stride)

@@ -4,9 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from whmc.estimate.weights import solve_balance
-
-WEIGHT_FLOOR = 0.01
-"""No chart gets less than this share of an equal weight, so that none is ever given up for good."""
+from whmc.modes.library import WEIGHT_FLOOR
 
 
 def tune_weights(
