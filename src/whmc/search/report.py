@@ -18,7 +18,7 @@ SAFE_ERRORS = 3.0
 LARGE_HIT_SHARE = 0.1
 """A mode that a larger share of the independent starts hit is never left out, whatever it seems to weigh."""
 
-NATS_A_DIMENSION = 0.5
+NATS_A_DIMENSION = 0.4
 """Log mass that a chart can miss for each dimension: a product of Student-t with two degrees of freedom, whose chart is
 that of its curvature, lacks .36. Where importance draws tell nothing, the mass is known to within this."""
 
