@@ -3,14 +3,15 @@
 # make test-models   users' own models: bounds, symmetries, NumPyro, PyMC, Stan (needs a C++ compiler), NumPy, BlackJAX
 # make test-paper   whmc.paper: the printed algorithms and experiments
 # make test-browser   the report in headless Chromium, which has to be installed
-# make test-ci   all that must hold besides `make test`: the three above and the tests marked `ci`
+# make test-exactness   every kernel on every target and with every kind of chart: the invariance tests
+# make test-ci   all that must hold besides `make test`: the four above and the other tests marked `ci`
 # make test-slow   what takes longer than CI may
 # Another interpreter: make test PYTHON=python3.13
 PYTHON ?= python3
 VENV ?= .venv-$(notdir $(PYTHON))
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-models test-paper test-browser test-ci test-slow chromium lint bench clean
+.PHONY: demo test test-models test-paper test-browser test-exactness test-ci test-slow chromium lint bench clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/whmc demo
@@ -28,6 +29,9 @@ test-paper: $(VENV)/all.done
 
 test-browser: $(VENV)/all.done chromium
 	$(PYTEST) -m "browser and not slow"
+
+test-exactness: $(VENV)/all.done
+	$(PYTEST) -m "ci and not slow" tests/test_invariance.py
 
 test-ci: $(VENV)/all.done chromium
 	$(PYTEST) -m "(ci or models or paper or browser) and not slow" --durations 40 --durations-min 10
