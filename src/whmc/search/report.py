@@ -15,7 +15,7 @@ from whmc.target.target import Target
 SAFE_ERRORS = 3.0
 """A mode is left out only if it is too light by this many standard errors of its log mass."""
 
-LARGE_HIT_SHARE = 0.1
+LARGE_HIT_SHARE = 0.25
 """A mode that a larger share of the independent starts hit is never left out, whatever it seems to weigh."""
 
 NATS_A_DIMENSION = 0.4
