@@ -126,7 +126,11 @@ def finish(state: SearchState, target: Target, key: Array, *, unbounded: bool = 
 
 
 def account(state: SearchState, num_found: int, num_capped: int) -> dict[str, Any]:
-    """The fields of a report that tell what the search cost, and what may be missing beside what was found."""
+    """The fields of a report that tell what the search cost, and what may be missing beside what was found.
+
+    Basins that were not seen are expected to be worth keeping as often as those that were seen.
+    """
+    worth = num_found / max(int(np.sum(state.basins > 0)), num_found, 1)
     return {
         "num_found": num_found,
         "num_capped": num_capped,
@@ -136,7 +140,7 @@ def account(state: SearchState, num_found: int, num_capped: int) -> dict[str, An
         "num_independent": state.num_independent,
         "num_gradients": state.num_gradients,
         "unseen_chance": state.unseen_chance,
-        "expected_modes": num_found + state.num_unseen,
+        "expected_modes": num_found + worth * state.num_unseen,
         "state": state,
     }
 
