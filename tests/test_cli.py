@@ -76,7 +76,7 @@ WRONG = [
     (["sample", "{}/model.py:logp", "--dim", "2"], "--starts=LOW:HIGH"),
     (["modes", "{}/model.py:logp", "--dim", "2", "--starts=1"], "write LOW:HIGH"),
     (["modes", "{}/model.py:logp", "--dim", "2", "--starts=a:b"], "write LOW:HIGH"),
-    (["modes", "{}/model.py:logp", "--dim", "2", "--starts=1:-1"], "finite box (low, high) with low < high"),
+    (["modes", "{}/model.py:logp", "--dim", "2", "--starts=1:-1"], "finite box with low < high"),
     (["modes", "{}/model.py:logp", "--dim", "2", "--starts=1,2,3:4"], "give scalars or 2 values each"),
     (["modes", "{}/model.py:logp", "--dim", "0", "--starts=-1:1"], "--dim must be at least 1, got 0"),
     (["modes", "{}/model.py:target", "--dim", "2"], "a Target already: leave --dim and --starts out"),
