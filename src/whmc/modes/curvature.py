@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Int
 from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
 from whmc.target.target import Numbers, Target
 
-FLAT = 1e-10
+FLAT_SHARE = 1e-10
 """Curvatures below this share of the largest are taken as flat: float64 second derivatives
 carry about this much rounding."""
 
-SAME = 1e-3
+SAME_LOCATION_SD = 1e-3
 """Locations nearer than this many standard deviations are one mode given twice."""
 
 
@@ -61,7 +61,7 @@ def mended(precision: np.ndarray, *, widest: float) -> Curvature:
         values, vectors = precision, None
     else:
         values, vectors = np.linalg.eigh(0.5 * (precision + precision.T))
-    flat = np.abs(values) <= FLAT * np.max(np.abs(values))
+    flat = np.abs(values) <= FLAT_SHARE * np.max(np.abs(values))
     sd = 1 / np.sqrt(np.where(flat, 1.0, np.abs(values)))
     sd = np.where(flat, max(widest, np.max(sd, where=~flat, initial=0.0)), sd)
     negative = ~flat & (values < 0)
@@ -138,7 +138,7 @@ def _require_distinct(library: ModeLibrary) -> None:
     for k in range(1, len(locations)):
         gaps, inverse = locations[:k] - locations[k], np.asarray(library.inverse_scale[k])
         distances = np.linalg.norm(gaps * inverse if library.diagonal else gaps @ inverse.T, axis=1)
-        if np.min(distances) < SAME:
+        if np.min(distances) < SAME_LOCATION_SD:
             raise ValueError(
                 f"modes {int(np.argmin(distances))} and {k} are the same point "
                 f"({float(np.min(distances)):.2g} standard deviations apart): give each mode once"

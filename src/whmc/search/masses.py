@@ -1,7 +1,8 @@
 """What each mode weighs: one estimator for modes with and without a peak, with its error.
 
-Laplace's formula is e^18 too small for a mode with heavy tails in fifty dimensions, and a Gaussian with the moments of
-draws is as much too heavy. So modes of different kinds are weighed by importance draws. The mass of mode k is
+Laplace's formula is e^18 too small for a product of Student-t (two degrees of freedom) in fifty dimensions, and the
+entropy of a Gaussian with the moments of draws is too large for every other shape. So modes of different kinds are
+weighed by importance draws. The mass of mode k is
 
     m_k = ∫ pi(theta) r_k(theta) dtheta,     r_k = m_k N_k / sum_j m_j N_j,
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from whmc.modes.curvature import FLAT, mended, precision_at
+from whmc.modes.curvature import FLAT_SHARE, mended, precision_at
 from whmc.modes.library import DIAGONAL_FROM, whiten_rows
 from whmc.target.target import Target
 
@@ -66,7 +66,7 @@ def polish(target: Target, position: Float[np.ndarray, " dim"], *, widest: float
             return "not finite", cost
         values, vectors = np.linalg.eigh(0.5 * (precision + precision.T))
         # flat: within rounding of zero, or so little curved that the mode would be ten times the region searched
-        curved = np.abs(values) > max(FLAT * np.max(np.abs(values)), (10 * widest) ** -2)
+        curved = np.abs(values) > max(FLAT_SHARE * np.max(np.abs(values)), (10 * widest) ** -2)
         slope = vectors.T @ score
         # |curvature|: uphill also where the density is not concave
         move = np.where(curved, slope / np.where(curved, np.abs(values), 1.0), 0.0)
