@@ -376,8 +376,8 @@ APART, CLOSE = {"a": weighing(0.5), "b": weighing(0.5455, 0.0)}, {"a": weighing(
             0.01,
         ),
         (alarms.evidence_uncertain, (NOTHING,), (Evidence(3.0, 0.0, 1.0, "bridge"),), "no evidence", np.nan),
-        (alarms.failures, (11, 1000), (10, 1000), "evaluations failed", 0.011),
-        (alarms.failures, (1, 0), (0, 0), "evaluations failed", 1),
+        (alarms.failures, (11, 1000, np.array([1.5, 2.0])), (10, 1000, None), "evaluations failed", 0.011),
+        (alarms.failures, (1, 0, None), (0, 0, None), "evaluations failed", 1),
     ],
 )
 def test_alarm_is_raised_where_it_must_and_not_before(alarm, bad, good, name, figure):
