@@ -1,5 +1,6 @@
 """Every test runs with shapes and types checked, float64, strict promotion, and warnings as errors."""
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -18,6 +19,18 @@ import jax  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+MOST_MAPPINGS = 30_000
+"""Memory mappings of a process, of which Linux allows 65 530. Every compiled function takes some, and a process that
+has too many is aborted: long before that, what was compiled is forgotten."""
+
+
+def pytest_runtest_teardown(item):
+    """Forgets compiled functions when there are too many."""
+    with contextlib.suppress(FileNotFoundError), open("/proc/self/maps", "rb") as mappings:
+        if sum(1 for _ in mappings) > MOST_MAPPINGS:
+            jax.clear_caches()
 
 
 def pytest_unconfigure(config):
