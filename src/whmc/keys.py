@@ -9,6 +9,7 @@ folded.
 import enum
 
 import jax
+import numpy as np
 from jaxtyping import Array
 
 
@@ -30,3 +31,8 @@ class Stream(enum.IntEnum):
 def stream_key(seed: int, stream: Stream) -> Array:
     """The root of a stream: derive from it, do not draw from it."""
     return jax.random.fold_in(jax.random.key(seed), int(stream))
+
+
+def generator(key: Array) -> np.random.Generator:
+    """NumPy's random numbers of a key, for work on the host: they count as drawing from it."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())

@@ -6,6 +6,8 @@
 with one base density b for all charts, standard Gaussian or Student-t. Everything stays in logs.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -104,16 +106,17 @@ def chart_squares(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) ->
     return np.stack(rows)
 
 
+def log_base_of(square: Float[np.ndarray, "*n"], dim: int, dof: float) -> Float[np.ndarray, "*n"]:
+    """`log_base` in NumPy."""
+    if np.isinf(dof):
+        return np.asarray(-0.5 * square - 0.5 * dim * np.log(2 * np.pi))
+    log_norm = math.lgamma(0.5 * (dof + dim)) - math.lgamma(0.5 * dof) - 0.5 * dim * np.log(dof * np.pi)
+    return np.asarray(log_norm - 0.5 * (dof + dim) * np.log1p(square / dof))
+
+
 def log_components_of(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "size n"]:
     """log(omega_k b(z_k) / |L_k|) of many points for every chart in use, in NumPy."""
-    from scipy.special import gammaln  # late: it takes a third of JAX's own time to import
-
-    square, dof, dim = chart_squares(library, position), float(library.dof), library.dim
-    if np.isinf(dof):
-        base = -0.5 * square - 0.5 * dim * np.log(2 * np.pi)
-    else:
-        log_norm = gammaln(0.5 * (dof + dim)) - gammaln(0.5 * dof) - 0.5 * dim * np.log(dof * np.pi)
-        base = log_norm - 0.5 * (dof + dim) * np.log1p(square / dof)
+    base = log_base_of(chart_squares(library, position), library.dim, float(library.dof))
     return base + (np.asarray(library.log_weight) - np.asarray(library.log_det))[: library.size, None]
 
 

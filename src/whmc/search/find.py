@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -12,7 +11,9 @@ from whmc.keys import Stream, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.search.connect import connect, explained_strays
 from whmc.search.finders import AbstractFinder, MultiStart
+from whmc.search.descent import BATCH
 from whmc.search.mode_search import (
+    STRAY_SHARE,
     SearchState,
     forget_strays,
     know,
@@ -26,6 +27,7 @@ from whmc.search.report import SearchReport, finish
 from whmc.search.representatives import fold_target
 from whmc.search.tempered import Tempered
 from whmc.target.check import require_count, require_scalar_output
+from whmc.target.rows import logdensities
 from whmc.target.target import Target, require_target
 
 MAX_MODES = 256
@@ -77,7 +79,7 @@ def search_modes(
         key_strays, key_chains, key_masses = (jax.random.fold_in(key, len(finders) + n) for n in range(3))
         state = with_cost(start_search(target, max_modes), num_folding)
         if known is not None:
-            heights = np.asarray(jax.vmap(target)(jnp.asarray(known.charts()[0])))
+            heights = logdensities(target, known.charts()[0])
             state = with_cost(know(state, known, heights), known.size)
         for n, one in enumerate(finders):
             state = run_finder(state, target, one, jax.random.fold_in(key, n))
@@ -91,7 +93,8 @@ def _without_explained(state: SearchState, target: Target, key: Array) -> Search
     if len(state.stray) == 0:
         return state
     explained, cost = explained_strays(target, state.stray, state.stray_owner, state.peaks, key)
-    return with_cost(forget_strays(state, explained), cost)
+    few = np.sum(~explained) <= STRAY_SHARE * BATCH  # as many as a population may have in its tails
+    return with_cost(forget_strays(state, explained | few), cost)
 
 
 def _with_unpeaked(state: SearchState, target: Target, key: Array) -> tuple[SearchState, bool]:

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -14,7 +13,7 @@ from whmc.search.assign import NOBODY, settle
 from whmc.search.descent import BATCH, DescentResult, KnownModes
 from whmc.search.finders import AbstractFinder
 from whmc.search.masses import chart_library
-from whmc.search.polish import SAME_MODE_SD, Peak
+from whmc.search.peak import SAME_MODE_SD, Peak
 from whmc.search.unseen import chao, good_turing
 from whmc.target.target import Target
 
@@ -91,7 +90,7 @@ def start_search(target: Target, max_modes: int) -> SearchState:
 
 def _widest(target: Target) -> float:
     if target.starts is None:
-        return spread(target, jnp.zeros((1, target.dim)))
+        return spread(target, np.zeros((1, target.dim)))
     key = jax.random.fold_in(stream_key(0, Stream.SEARCH), REGION_DRAW)
     return spread(target, target.draw_starts(key, BATCH))
 
@@ -151,7 +150,7 @@ def known_modes(state: SearchState) -> KnownModes | None:
     if not state.peaks:
         return None
     log_mass = np.array([peak.log_laplace for peak in state.peaks])
-    return KnownModes(chart_library(state.peaks, log_mass), float(np.logaddexp.reduce(log_mass)))
+    return KnownModes(chart_library(state.peaks, log_mass), float(np.logaddexp.reduce(log_mass)), state.peaks)
 
 
 def take(state: SearchState, target: Target, descents: DescentResult) -> SearchState:

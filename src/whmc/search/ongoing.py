@@ -2,12 +2,13 @@
 from draws."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from whmc.keys import generator
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.search.descent import DescentResult, KnownModes, descend
@@ -23,7 +24,7 @@ from whmc.search.mode_search import (
     take,
     with_cost,
 )
-from whmc.search.polish import Peak
+from whmc.search.peak import Peak
 from whmc.search.report import SearchReport, account, often_hit, too_light
 from whmc.target.target import Target
 
@@ -91,8 +92,8 @@ def look(
     log_evidence = float(np.median(log_ratio_of(library, position, logdensity)))
     search, known = state.search, KnownModes(library, log_evidence)
     search = take(search, target, Residual().find(key_residual, target, RESIDUAL_STARTS, known))
-    followed = position[np.asarray(jax.random.choice(key_draws, len(position), (FOLLOWED_DRAWS,)))]
-    for descents in _plain_and_followed(target, key_plain, followed):
+    followed = position[generator(key_draws).integers(len(position), size=FOLLOWED_DRAWS)]
+    for descents in _plain_and_followed(target, key_plain, followed, search.peaks):
         search = take(search, target, descents)
     state = dataclasses.replace(state, search=search, looks=state.looks + 1)
     return _with_new_modes(state, target, library, log_evidence, key_masses)
@@ -120,15 +121,16 @@ def look_on(
 
 
 def _plain_and_followed(
-    target: Target, key: Array, draws: Float[np.ndarray, "n dim"]
+    target: Target, key: Array, draws: Float[np.ndarray, "n dim"], peaks: Sequence[Peak]
 ) -> tuple[DescentResult, DescentResult]:
     """Plain descents from the start region, which are independent, and from draws, which are not; in one batch."""
-    starts = jnp.concatenate([target.draw_starts(key, PLAIN_STARTS), jnp.asarray(draws)])
-    both = descend(target, starts)
+    both = descend(target, np.concatenate([target.draw_starts(key, PLAIN_STARTS), draws]), peaks)
+    assert both.width is not None
+    first, rest = slice(PLAIN_STARTS), slice(PLAIN_STARTS, None)
     plain = DescentResult(
-        both.position[:PLAIN_STARTS], both.usable[:PLAIN_STARTS], both.num_gradients, independent=True
+        both.position[first], both.usable[first], both.num_gradients, independent=True, width=both.width[first]
     )
-    return plain, DescentResult(both.position[PLAIN_STARTS:], both.usable[PLAIN_STARTS:], 0)
+    return plain, DescentResult(both.position[rest], both.usable[rest], 0, width=both.width[rest])
 
 
 def _with_new_modes(

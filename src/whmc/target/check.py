@@ -287,7 +287,7 @@ class _Walk:
         )
 
     def dtype(self) -> tuple[bool, str]:
-        dtype = self.target.logdensity_dtype()
+        dtype = self.target.logdensity_dtype
         if dtype != jnp.float64:
             return False, f"{dtype} for a float64 position: remove casts, they limit every energy difference"
         return True, "float64"
