@@ -90,7 +90,9 @@ def test_slopes_of_the_residual_energy_are_its_differences(dof):
         rise = residual(case.target, library, ahead)[0] - residual(case.target, library, behind)[0]
         assert slope[n] == pytest.approx(rise / (2 * step), rel=1e-6, abs=1e-8)
         known = [log_tempered(library, row[None], 1.3)[0][0] for row in (ahead, behind)]
-        assert log_tempered(library, x[None], 1.3)[1][0, n] == pytest.approx((known[0] - known[1]) / (2 * step), rel=1e-6)
+        assert log_tempered(library, x[None], 1.3)[1][0, n] == pytest.approx(
+            (known[0] - known[1]) / (2 * step), rel=1e-6
+        )
 
 
 def test_residual_energy_removes_known_modes_only():

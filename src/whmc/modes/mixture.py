@@ -98,12 +98,12 @@ def _radius(uniform: Float[Array, " half"], normal: Float[Array, ""], dof: Float
 def chart_squares(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "size n"]:
     """|z_k|² of many points in every chart, in NumPy: without compiling anything."""
     inverse, locations = np.asarray(library.inverse_scale), np.asarray(library.location)
-    rows = []
+    squares = np.empty((library.size, len(position)))
     for k in range(library.size):
         shift = position - locations[k]
         z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
-        rows.append(np.sum(z**2, axis=1))
-    return np.stack(rows)
+        np.einsum("nd,nd->n", z, z, out=squares[k])
+    return squares
 
 
 def log_base_of(square: Float[np.ndarray, "*n"], dim: int, dof: float) -> Float[np.ndarray, "*n"]:

@@ -1,5 +1,6 @@
 """Up to the first draw that counts: the search for modes, then the warm-up, one round at a time."""
 
+import math
 import time
 from functools import partial
 
@@ -49,7 +50,12 @@ def find_and_start(state: RunState, target: Target, progress: Progress) -> RunSt
     if inputs.library is None or inputs.finder is not None:
         progress.say("search", 0, 1)
         report = search_modes(
-            target, seed=plan.seed, finder=inputs.finder, known=inputs.library, max_modes=plan.max_modes
+            target,
+            seed=plan.seed,
+            finder=inputs.finder,
+            known=inputs.library,
+            max_modes=plan.max_modes,
+            budget=plan.search_budget if inputs.finder is None else math.inf,
         )
         state = state.charged(Gradients(search=report.num_gradients))
     library = inputs.library if report is None else report.library

@@ -44,7 +44,7 @@ def settings_of(target: Target, plan: Plan, source: Mapping[str, Any] | None, *,
 
 
 def _versions() -> dict[str, str]:
-    packages = ("jax", "jaxlib", "numpy", "scipy", "optimistix")
+    packages = ("jax", "jaxlib", "numpy", "scipy")
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in packages}
 
 

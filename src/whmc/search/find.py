@@ -1,5 +1,6 @@
 """`find_modes`: finders, polish, local chains for what has no peak, and what each mode weighs."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,6 @@ from whmc.keys import Stream, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.search.connect import connect, explained_strays
 from whmc.search.finders import AbstractFinder, MultiStart
-from whmc.search.descent import BATCH
 from whmc.search.mode_search import (
     STRAY_SHARE,
     SearchState,
@@ -32,6 +32,9 @@ from whmc.target.target import Target, require_target
 
 MAX_MODES = 256
 """Charts in a library, unless told: a step looks at every chart, so many cost time."""
+
+SMALL_POPULATION = 1 << 10
+"""The child of a finder's key for the small population that goes before a whole one; batches are the first children."""
 
 DEFAULT_FINDERS = (MultiStart(), Tempered())
 """By basin, then by mass: each finds modes that the other cannot."""
@@ -58,6 +61,7 @@ def search_modes(
     finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
     known: ModeLibrary | None = None,
     max_modes: int = MAX_MODES,
+    budget: float = math.inf,
 ) -> SearchReport:
     """A search for modes, with its report.
 
@@ -65,6 +69,8 @@ def search_modes(
         many starts, then an annealed population.
     known: charts that are known beforehand.
     max_modes: charts at most; the heaviest are kept.
+    budget: gradients that the default finders take while nothing says that there is more to be found: all basins are
+        hit about equally, and the population lies in modes that are known. Where that is not so, the search goes on.
     """
     require_target(target)
     finders = require_finders(finder)
@@ -82,10 +88,23 @@ def search_modes(
             heights = logdensities(target, known.charts()[0])
             state = with_cost(know(state, known, heights), known.size)
         for n, one in enumerate(finders):
-            state = run_finder(state, target, one, jax.random.fold_in(key, n))
+            state = _with_finder(state, target, one, jax.random.fold_in(key, n), budget)
         state = _without_explained(state, target, key_strays)
         state, unbounded = _with_unpeaked(state, target, key_chains)
         return finish(state, target, key_masses, unbounded=unbounded)
+
+
+def _with_finder(state: SearchState, target: Target, finder: AbstractFinder, key: Array, budget: float) -> SearchState:
+    """The search after a finder: starts take half of the budget, a small population the rest; a whole one follows where
+    hits are uneven, or where the small one has found something."""
+    if not isinstance(finder, Tempered):
+        return run_finder(state, target, finder, key, 0.5 * budget)
+    small = finder.within(budget - state.num_gradients)
+    if small.num_particles == finder.num_particles or not state.even:
+        return run_finder(state, target, finder, key)
+    known, strays = len(state.peaks), len(state.stray)
+    state = run_finder(state, target, small, jax.random.fold_in(key, SMALL_POPULATION))
+    return state if (len(state.peaks), len(state.stray)) == (known, strays) else run_finder(state, target, finder, key)
 
 
 def _without_explained(state: SearchState, target: Target, key: Array) -> SearchState:
@@ -93,7 +112,7 @@ def _without_explained(state: SearchState, target: Target, key: Array) -> Search
     if len(state.stray) == 0:
         return state
     explained, cost = explained_strays(target, state.stray, state.stray_owner, state.peaks, key)
-    few = np.sum(~explained) <= STRAY_SHARE * BATCH  # as many as a population may have in its tails
+    few = np.sum(~explained) <= STRAY_SHARE * state.num_particles  # as many as a population may have in its tails
     return with_cost(forget_strays(state, explained | few), cost)
 
 

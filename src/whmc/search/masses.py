@@ -30,7 +30,7 @@ NUM_DRAWS = 256
 TAIL_DOF = 4.0
 """Degrees of freedom of the Student-t half of the draws."""
 
-PASSES = 5
+PASSES = 3
 """Of the masses, each with the shares of the space by those before. They evaluate no density."""
 
 MOST_NUMBERS = 4_000_000
@@ -88,8 +88,9 @@ def _log_shares(
         heights = log_components_of(library, rows.reshape(-1, dim)).reshape(size, len(rows), num)
         heights += (log_mass - np.asarray(library.log_weight)[:size])[:, None, None]
         mine = np.arange(len(rows))
-        with np.errstate(invalid="ignore"):
-            share = heights[first + mine, mine] - np.logaddexp.reduce(heights, axis=0)
+        top = heights.max(axis=0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = heights[first + mine, mine] - top - np.log(np.sum(np.exp(heights - top), axis=0))
         log_share[first : first + charts] = np.where(np.isnan(share), -np.inf, share)
     return log_share
 

@@ -46,9 +46,7 @@ Energy = Callable[
 ]
 """Energies and slopes at some positions; the second argument tells which descents they belong to."""
 
-Stop = Callable[
-    [Float[np.ndarray, "m dim"], Float[np.ndarray, "m dim"], Int[np.ndarray, " m"]], Bool[np.ndarray, " m"]
-]
+Stop = Callable[[Float[np.ndarray, "m dim"], Float[np.ndarray, "m dim"], Int[np.ndarray, " m"]], Bool[np.ndarray, " m"]]
 """Told the positions and slopes that some descents have reached, and which they are: which of them may end there."""
 
 
@@ -199,7 +197,7 @@ def minimise(
             ended[taken] = done | ~np.any(g[good] != 0, axis=1)
             _learn(hessians, good, s, y)
             direction[good] = -hessians.times(good, g[good])
-            up = ~(np.sum(direction[good] * g[good], axis=1) < 0)  # rounding, or overflow: start afresh
+            up = ~(np.sum(direction[good] * g[good], axis=1) < 0) & ~ended[taken]  # rounding or overflow: afresh
             if np.any(up):
                 direction[good[up]] = -(width**2) * g[good[up]] * (FIRST_STEP / _norms(g[good[up]] * width))[:, None]
             step[good] = 1.0

@@ -63,7 +63,9 @@ class OngoingSearch:
 
 def wanted(report: SearchReport | None) -> bool:
     """Whether a search was too short to have come to an end by itself."""
-    return report is not None and report.num_starts < FEWEST_STARTS and not report.num_capped
+    if report is None or report.num_capped:
+        return False
+    return report.num_starts < FEWEST_STARTS and not report.state.even
 
 
 def begin(target: Target, library: ModeLibrary, report: SearchReport | None, max_modes: int) -> OngoingSearch:

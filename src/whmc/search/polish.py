@@ -21,7 +21,11 @@ deviation."""
 
 
 def polish(
-    target: Target, position: Float[np.ndarray, " dim"], *, widest: float, width: Float[np.ndarray, " dim"] | None = None
+    target: Target,
+    position: Float[np.ndarray, " dim"],
+    *,
+    widest: float,
+    width: Float[np.ndarray, " dim"] | None = None,
 ) -> tuple[Peak | str, int]:
     """The peak that Newton steps reach from `position`, or in a word why there is none; and the gradients spent.
 

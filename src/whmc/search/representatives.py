@@ -41,7 +41,7 @@ def fold_target(
     if target.starts is not None:
         require_symmetric(target, likely_starts(target, key))
     elif locations is not None:
-        require_symmetric(target, _around(target, locations, key))
+        require_symmetric(target, jnp.asarray(_around(target, locations, key)))
         spent += NUM_AROUND * target.dim
     if locations is None:
         search = start_search(target, MAX_REPRESENTATIVES * len(target.group))

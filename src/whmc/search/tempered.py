@@ -26,23 +26,38 @@ COLD_MOVES = 10
 """Trajectories at each rise of beta. In the cold more: a particle falls into a narrow mode with a chance of a
 thousandth or so, and each trajectory is one try."""
 
+FEWER_COLD_MOVES = 4
+FEWEST_PARTICLES = 32
+GRADIENTS_A_PARTICLE = 300.0
+"""Of a search on a budget: a few more particles find heavy modes than trajectories in the cold find narrow ones."""
+
 COLDEST_BETA = 30.0
 """Last beta: a fifth of a mode's width is left, there is nothing more to fall into."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tempered(AbstractFinder):
-    """An annealed population, then polished. Finds a heavy mode with a small basin, and modes that are no peaks."""
+    """An annealed population, then polished. Finds a heavy mode with a small basin, and modes that are no peaks.
+
+    num_particles: of the population; a small one loses modes at every resampling. cold_moves: trajectories at each fall
+    of the temperature below that of the target.
+    """
 
     num_starts: int | None = BATCH
+    num_particles: int = BATCH
+    cold_moves: int = COLD_MOVES
+
+    def within(self, num_gradients: float) -> "Tempered":
+        """A population that takes about as many gradients, if that is less than a whole one takes."""
+        num = int(np.clip(num_gradients / GRADIENTS_A_PARTICLE, FEWEST_PARTICLES, self.num_particles))
+        return dataclasses.replace(self, num_starts=num, num_particles=num, cold_moves=FEWER_COLD_MOVES)
 
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
         key_starts, key_moves = jax.random.split(key)
         rng = generator(key_moves)
-        # a whole batch whatever is asked for: a small population loses modes at every resampling
-        starts = target.draw_starts(key_starts, BATCH)
+        starts = target.draw_starts(key_starts, self.num_particles)
         warm = anneal(target, gather(target, starts), rng, 1.0, WARM_MOVES)
-        cold = anneal(target, warm, rng, COLDEST_BETA, COLD_MOVES)
+        cold = anneal(target, warm, rng, COLDEST_BETA, self.cold_moves)
         population = warm.alive[:num]
         if len(population) == 0:
             nothing = np.zeros(0, bool)

@@ -160,7 +160,7 @@ class _Walk:
 
     @cached_property
     def start_points(self) -> Float[Array, "n dim"]:
-        return self.target.draw_starts(self.keys[0], NUM_STARTS)
+        return jnp.asarray(self.target.draw_starts(self.keys[0], NUM_STARTS))
 
     @cached_property
     def points(self) -> Float[Array, "n dim"]:

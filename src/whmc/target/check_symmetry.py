@@ -19,7 +19,7 @@ NEAR = 1e-6
 
 def likely_starts(target: "Target", key: Array) -> Float[Array, "4 dim"]:
     """The likeliest of some points of the start region."""
-    points = target.draw_starts(key, 64)
+    points = jnp.asarray(target.draw_starts(key, 64))
     heights = jax.jit(jax.vmap(target))(points)
     return points[jnp.argsort(jnp.where(jnp.isfinite(heights), -heights, jnp.inf))[:4]]
 
