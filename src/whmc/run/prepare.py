@@ -4,13 +4,12 @@ import math
 import time
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from whmc.kernels.settings import arrays, default_kernel
-from whmc.keys import Stream, stream_key
+from whmc.keys import Stream, child, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.modes.refine import room_to_split
 from whmc.result import Gradients, Timings
@@ -126,7 +125,7 @@ def _look(state: RunState, search: OngoingSearch, target: Target, draws: Draws, 
     """More modes: a single look where the search has all the run before it, else as many as this share allows."""
     warmup, stream = state.knowledge.warmup, stream_key(state.plan.seed, Stream.ONGOING_SEARCH)
     if state.plan.adaptive:
-        found, library = ongoing.look(search, target, warmup.library, *draws, jax.random.fold_in(stream, search.looks))
+        found, library = ongoing.look(search, target, warmup.library, *draws, child(stream, search.looks))
     else:
         found, library = ongoing.look_on(search, target, warmup.library, *draws, stream, share)
     spent = found.num_gradients - search.num_gradients

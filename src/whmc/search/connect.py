@@ -7,11 +7,10 @@ at all. No curvature can stand for such modes; short local chains from points on
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from whmc.keys import generator
+from whmc.keys import child, generator
 from whmc.modes.library import DIAGONAL_FROM, unwhiten_rows
 from whmc.search.assign import NOBODY
 from whmc.search.mode_search import outside
@@ -90,7 +89,7 @@ def explained_strays(
     """
     explained, cost = np.zeros(len(points), bool), 0
     for k in np.unique(owner[owner != NOBODY]).tolist():
-        rng = generator(jax.random.fold_in(key, k))
+        rng = generator(child(key, k))
         z = rng.standard_normal((RELAXED_POINTS, target.dim))
         starts = peaks[k].location + unwhiten_rows(peaks[k].scale, z)
         relaxed, spent = relax(target, starts, rng, RELAXED_MOVES)

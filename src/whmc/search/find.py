@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from whmc.keys import Stream, stream_key
+from whmc.keys import Stream, child, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.search.connect import connect, explained_strays
 from whmc.search.finders import AbstractFinder, MultiStart
@@ -82,13 +82,13 @@ def search_modes(
         require_scalar_output(target)
         target, num_folding = fold_target(target, seed)
         key = stream_key(seed, Stream.SEARCH)  # its children: the finders, then three for what follows them
-        key_strays, key_chains, key_masses = (jax.random.fold_in(key, len(finders) + n) for n in range(3))
+        key_strays, key_chains, key_masses = (child(key, len(finders) + n) for n in range(3))
         state = with_cost(start_search(target, max_modes), num_folding)
         if known is not None:
             heights = logdensities(target, known.charts()[0])
             state = with_cost(know(state, known, heights), known.size)
         for n, one in enumerate(finders):
-            state = _with_finder(state, target, one, jax.random.fold_in(key, n), budget)
+            state = _with_finder(state, target, one, child(key, n), budget)
         state = _without_explained(state, target, key_strays)
         state, unbounded = _with_unpeaked(state, target, key_chains)
         return finish(state, target, key_masses, unbounded=unbounded)
@@ -103,7 +103,7 @@ def _with_finder(state: SearchState, target: Target, finder: AbstractFinder, key
     if small.num_particles == finder.num_particles or not state.even:
         return run_finder(state, target, finder, key)
     known, strays = len(state.peaks), len(state.stray)
-    state = run_finder(state, target, small, jax.random.fold_in(key, SMALL_POPULATION))
+    state = run_finder(state, target, small, child(key, SMALL_POPULATION))
     return state if (len(state.peaks), len(state.stray)) == (known, strays) else run_finder(state, target, finder, key)
 
 

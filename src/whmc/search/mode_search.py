@@ -2,11 +2,10 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from whmc.keys import Stream, stream_key
+from whmc.keys import Stream, child, stream_key
 from whmc.modes.curvature import spread
 from whmc.modes.library import ModeLibrary
 from whmc.search.assign import NOBODY, settle
@@ -110,7 +109,7 @@ def start_search(target: Target, max_modes: int) -> SearchState:
 def _widest(target: Target) -> float:
     if target.starts is None:
         return spread(target, np.zeros((1, target.dim)))
-    key = jax.random.fold_in(stream_key(0, Stream.SEARCH), REGION_DRAW)
+    key = child(stream_key(0, Stream.SEARCH), REGION_DRAW)
     return spread(target, target.draw_starts(key, BATCH))
 
 
@@ -154,7 +153,7 @@ def run_finder(
     most = finder.num_starts or MAX_STARTS
     while taken < most:
         num, before = min(FIRST_STARTS if taken < BATCH else BATCH, most - taken), len(state.peaks)
-        found = finder.find(jax.random.fold_in(key, batch), target, num, known_modes(state))
+        found = finder.find(child(key, batch), target, num, known_modes(state))
         state = take(state, target, found)
         taken, batch = taken + num, batch + 1
         last_new = taken if len(state.peaks) > before else last_new

@@ -4,11 +4,10 @@ from draws."""
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from whmc.keys import generator
+from whmc.keys import child, children, generator
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.search.descent import DescentResult, KnownModes, descend
@@ -89,7 +88,7 @@ def look(
     """One look, given some draws: the library with the modes that it finds, its charts in their places before them."""
     if _over(state, library):
         return state, library
-    key_residual, key_plain, key_draws, key_masses = jax.random.split(key, 4)
+    key_residual, key_plain, key_draws, key_masses = children(key, 4)
     # pi on q's scale: where q fits, w is the evidence
     log_evidence = float(np.median(log_ratio_of(library, position, logdensity)))
     search, known = state.search, KnownModes(library, log_evidence)
@@ -117,7 +116,7 @@ def look_on(
 ) -> tuple[OngoingSearch, ModeLibrary]:
     """Looks until this share of `MAX_STARTS` is used: to find a basin that one start in 500 hits takes thousands."""
     while state.search.num_starts < share * MAX_STARTS and not _over(state, library):
-        key = jax.random.fold_in(stream, state.looks)
+        key = child(stream, state.looks)
         state, library = look(state, target, library, position, logdensity, key)
     return state, library
 

@@ -10,11 +10,10 @@ gather near enough to fall into it.
 
 import dataclasses
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from whmc.keys import generator
+from whmc.keys import children, generator
 from whmc.search.descent import BATCH, DescentResult, KnownModes, descend
 from whmc.search.finders import AbstractFinder
 from whmc.search.swarm import Swarm, chosen, gather, move
@@ -53,7 +52,7 @@ class Tempered(AbstractFinder):
         return dataclasses.replace(self, num_starts=num, num_particles=num, cold_moves=FEWER_COLD_MOVES)
 
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
-        key_starts, key_moves = jax.random.split(key)
+        key_starts, key_moves = children(key, 2)
         rng = generator(key_moves)
         starts = target.draw_starts(key_starts, self.num_particles)
         warm = anneal(target, gather(target, starts), rng, 1.0, WARM_MOVES)

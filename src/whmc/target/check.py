@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from whmc.keys import Stream, stream_key
+from whmc.keys import Stream, children, generator, stream_key
 from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
 from whmc.target.starts import describe
 
@@ -149,9 +149,9 @@ class _Walk:
     at: Any
 
     @cached_property
-    def keys(self) -> Array:
+    def keys(self) -> list[Array]:
         """Of the starts, of directions, of tails."""
-        return jax.random.split(stream_key(self.seed, Stream.CHECK), 3)
+        return children(stream_key(self.seed, Stream.CHECK), 3)
 
     @property
     def in_jax(self) -> bool:
@@ -242,7 +242,7 @@ class _Walk:
     def compared(self, some: Int[np.ndarray, " m"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slopes in random directions by gradients and by central differences, and where they disagree."""
         points, scores = np.asarray(self.points)[some], self.evaluated[1][some]
-        ways = np.asarray(jax.random.normal(self.keys[1], points.shape))
+        ways = generator(self.keys[1]).standard_normal(points.shape)
         ways = ways / np.linalg.norm(ways, axis=1, keepdims=True)
         size = 1e-6 * (1.0 + np.linalg.norm(points, axis=1))
         moved = np.concatenate([points + size[:, None] * ways, points - size[:, None] * ways])
@@ -268,7 +268,7 @@ class _Walk:
         """log pi + log r must fall along a coordinate, r being the distance: otherwise pi has no finite integral."""
         best = np.asarray(self.points)[np.argmax(np.where(self.usable, self.values, -np.inf))]
         dim = len(best)
-        axes = np.arange(dim) if dim <= NUM_AXES else np.sort(jax.random.permutation(self.keys[2], dim)[:NUM_AXES])
+        axes = np.arange(dim) if dim <= NUM_AXES else np.sort(generator(self.keys[2]).permutation(dim)[:NUM_AXES])
         # no powers of ten: a function with a period would look constant
         radii = np.pi * 10.0 ** np.arange(5, 13) * (1 + np.max(np.abs(best)))
         steps = np.zeros((2, len(axes), len(radii), dim))
