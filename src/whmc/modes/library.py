@@ -9,7 +9,7 @@ A mode has one chart, or several where it is bent: `mode` says which mode a char
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -124,16 +124,17 @@ class ModeLibrary:
         modes = np.arange(size) if mode is None else np.asarray(mode)
         if modes.shape != (size,) or set(modes.tolist()) != set(range(len(set(modes.tolist())))):
             raise ValueError(f"mode must name the mode of each of {size} charts, counted from zero, got {mode!r}")
+        # device_put and not jnp.asarray, which compiles something for every shape
         return cls(
-            location=jnp.asarray(_padded(locations, capacity, 0.0)),
-            scale=jnp.asarray(scales),
-            inverse_scale=jnp.asarray(1 / scales if diagonal else np.tril(np.linalg.inv(scales))),
-            covariance=jnp.asarray(scales**2 if diagonal else scales @ np.swapaxes(scales, 1, 2)),
-            log_det=jnp.asarray(np.sum(np.log(sd), axis=1)),
-            log_weight=jnp.asarray(_padded(log_weights, capacity, -np.inf)),
-            step_size=jnp.asarray(_padded(step_sizes, capacity, 1.0)),
-            mode=jnp.asarray(_padded(modes, capacity, 0), int),
-            dof=jnp.asarray(dof, float),
+            location=jax.device_put(_padded(locations, capacity, 0.0)),
+            scale=jax.device_put(scales),
+            inverse_scale=jax.device_put(1 / scales if diagonal else np.tril(np.linalg.inv(scales))),
+            covariance=jax.device_put(scales**2 if diagonal else scales @ np.swapaxes(scales, 1, 2)),
+            log_det=jax.device_put(np.sum(np.log(sd), axis=1)),
+            log_weight=jax.device_put(_padded(log_weights, capacity, -np.inf)),
+            step_size=jax.device_put(_padded(step_sizes, capacity, 1.0)),
+            mode=jax.device_put(_padded(modes, capacity, 0).astype(int)),
+            dof=jax.device_put(np.asarray(dof, float)),
         )
 
     @classmethod

@@ -10,9 +10,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState
-from whmc.kernels.block import Trace, refresh_all, run_block, start_chains
+from whmc.kernels.block import Trace, refresh_all, run_block
 from whmc.kernels.settings import infos
 from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_components_of
+from whmc.target.rows import evaluate_rows
 from whmc.target.target import Target
 
 LONGEST_BLOCK = 100
@@ -62,11 +64,15 @@ class Mover:
     target: Target
     key: Array
 
-    def start(self, library: ModeLibrary, positions: Float[Array, "chains dim"]) -> tuple[Chains, int]:
+    def start(self, library: ModeLibrary, positions: Float[np.ndarray, "chains dim"]) -> tuple[Chains, int]:
         """Chains at their first positions, and how many evaluations failed; an error if a chain cannot start."""
-        states, failed = start_chains(self.target, library, positions)
-        _require_start(positions, np.asarray(states.logdensity))
-        return Chains(states, np.zeros(len(positions), int)), int(jnp.sum(failed))
+        found = evaluate_rows(self.target, positions)
+        _require_start(positions, found.logdensity)
+        components = np.full((len(positions), library.capacity), -np.inf)
+        components[:, : library.size] = log_components_of(library, positions).T
+        log_mixture = np.logaddexp.reduce(components, axis=1)
+        states = ChainState(*map(jax.device_put, (positions, found.logdensity, found.score, components, log_mixture)))
+        return Chains(states, np.zeros(len(positions), int)), int(np.sum(found.failed))
 
     def dispatch(
         self,
@@ -153,11 +159,11 @@ def cost_of(trace: Trace, ran: Bool[np.ndarray, "steps chains"] | None = None) -
     )
 
 
-def _require_start(positions: Array, logdensity: np.ndarray) -> None:
+def _require_start(positions: Float[np.ndarray, "chains dim"], logdensity: np.ndarray) -> None:
     bad = ~np.isfinite(logdensity)
     if np.any(bad):
         c = int(np.argmax(bad))
         raise ValueError(
             f"{int(bad.sum())} of {len(bad)} chains cannot start: log density or its gradient is not finite, "
-            f"first at {np.asarray(positions)[c]}; move the start"
+            f"first at {positions[c]}; move the start"
         )

@@ -4,9 +4,8 @@ import math
 import time
 from functools import partial
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from whmc.kernels.settings import arrays, default_kernel
 from whmc.keys import Stream, child, stream_key
@@ -81,11 +80,11 @@ def _with_room(library: ModeLibrary, looking: bool) -> ModeLibrary:
 
 def _positions(
     plan: Plan, inputs: Inputs, library: ModeLibrary, report: SearchReport | None
-) -> Float[Array, "chains dim"]:
+) -> Float[np.ndarray, "chains dim"]:
     """Where the chains start: the modes in turn, unless told."""
     if inputs.initial is not None:
-        return jnp.asarray(inputs.initial)
-    starts = library.location if report is None else jnp.asarray(report.starts)
+        return inputs.initial
+    starts = np.asarray(library.location) if report is None else report.starts
     return starts[np.arange(plan.chains) % library.size]
 
 
