@@ -40,6 +40,12 @@ class Progress:
         self.drawn_at = now
         self._draw([self._line(now, done, total, more), *self._modes()])
 
+    def searching(self, num_starts: int, num_modes: int, num_gradients: int, budget: float) -> None:
+        """The search: how much of its budget is used. It may go beyond, where there is more to be found."""
+        spent = min(num_gradients, int(budget)) if np.isfinite(budget) else num_gradients
+        total = int(budget) if np.isfinite(budget) and num_gradients < budget else num_gradients + 1
+        self.say("search", spent, total, f"gradients; {num_starts} starts, {num_modes} modes so far")
+
     def take(self, trace: Trace, library: ModeLibrary) -> None:
         """Adds up the modes, jumps and costs of a block, (steps, chains, ...)."""
         if not self.shown:

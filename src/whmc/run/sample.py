@@ -30,6 +30,7 @@ from whmc.search.representatives import fold_target
 from whmc.storage.draws_file import DrawLog, DrawsInMemory, DrawsOnDisk, Record
 from whmc.storage.store import Store
 from whmc.target.check import require_count, require_scalar_output
+from whmc.target.compiled import kept_code
 from whmc.target.folding import FoldedTarget
 from whmc.target.target import Numbers, Target, require_target
 
@@ -120,7 +121,7 @@ def sample_run(
         require_adaptable(target, kernel)
     require_finders(finder)
     # float64 here and in all that is called from here; the user's own setting is untouched
-    with jax.enable_x64(True), target.user_errors():
+    with kept_code(), jax.enable_x64(True), target.user_errors():
         require_scalar_output(target)
         at = None if initial is None else _initial(target, initial, plan.chains)
         if modes is None and target.starts is None:
@@ -182,7 +183,13 @@ def resume(
     kernel, finder: only where the run was given ones that are not whmc's own.
     """
     require_target(target)
-    with jax.enable_x64(True), target.user_errors(), _view(progress) as view, Store.open(folder) as store:
+    with (
+        kept_code(),
+        jax.enable_x64(True),
+        target.user_errors(),
+        _view(progress) as view,
+        Store.open(folder) as store,
+    ):
         settings = store.settings()
         store.hold()
         saved = read_state(store)

@@ -1,7 +1,7 @@
 """`find_modes`: finders, polish, local chains for what has no peak, and what each mode weighs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ from whmc.search.report import SearchReport, finish
 from whmc.search.representatives import fold_target
 from whmc.search.tempered import Tempered
 from whmc.target.check import require_count, require_scalar_output
+from whmc.target.compiled import kept_code
 from whmc.target.rows import logdensities
 from whmc.target.target import Target, require_target
 
@@ -62,6 +63,7 @@ def search_modes(
     known: ModeLibrary | None = None,
     max_modes: int = MAX_MODES,
     budget: float = math.inf,
+    tell: Callable[[SearchState], None] = lambda state: None,
 ) -> SearchReport:
     """A search for modes, with its report.
 
@@ -71,6 +73,7 @@ def search_modes(
     max_modes: charts at most; the heaviest are kept.
     budget: gradients that the default finders take while nothing says that there is more to be found: all basins are
         hit about equally, and the population lies in modes that are known. Where that is not so, the search goes on.
+    tell: is given the search after every batch of starts.
     """
     require_target(target)
     finders = require_finders(finder)
@@ -78,7 +81,7 @@ def search_modes(
     require_count("max_modes", max_modes, 1)
     if target.starts is None:
         raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
-    with jax.enable_x64(True), target.user_errors():
+    with kept_code(), jax.enable_x64(True), target.user_errors():
         require_scalar_output(target)
         target, num_folding = fold_target(target, seed)
         key = stream_key(seed, Stream.SEARCH)  # its children: the finders, then three for what follows them
@@ -88,23 +91,32 @@ def search_modes(
             heights = logdensities(target, known.charts()[0])
             state = with_cost(know(state, known, heights), known.size)
         for n, one in enumerate(finders):
-            state = _with_finder(state, target, one, child(key, n), budget)
+            state = _with_finder(state, target, one, child(key, n), budget, tell)
         state = _without_explained(state, target, key_strays)
         state, unbounded = _with_unpeaked(state, target, key_chains)
         return finish(state, target, key_masses, unbounded=unbounded)
 
 
-def _with_finder(state: SearchState, target: Target, finder: AbstractFinder, key: Array, budget: float) -> SearchState:
+def _with_finder(
+    state: SearchState,
+    target: Target,
+    finder: AbstractFinder,
+    key: Array,
+    budget: float,
+    tell: Callable[[SearchState], None],
+) -> SearchState:
     """The search after a finder: starts take half of the budget, a small population the rest; a whole one follows where
     hits are uneven, or where the small one has found something."""
     if not isinstance(finder, Tempered):
-        return run_finder(state, target, finder, key, 0.5 * budget)
+        return run_finder(state, target, finder, key, 0.5 * budget, tell)
     small = finder.within(budget - state.num_gradients)
     if small.num_particles == finder.num_particles or not state.even:
-        return run_finder(state, target, finder, key)
+        return run_finder(state, target, finder, key, tell=tell)
     known, strays = len(state.peaks), len(state.stray)
-    state = run_finder(state, target, small, child(key, SMALL_POPULATION))
-    return state if (len(state.peaks), len(state.stray)) == (known, strays) else run_finder(state, target, finder, key)
+    state = run_finder(state, target, small, child(key, SMALL_POPULATION), tell=tell)
+    if (len(state.peaks), len(state.stray)) == (known, strays):
+        return state
+    return run_finder(state, target, finder, key, tell=tell)
 
 
 def _without_explained(state: SearchState, target: Target, key: Array) -> SearchState:

@@ -1,6 +1,7 @@
 """A search in progress, as data, and the functions that advance it."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -143,11 +144,17 @@ def with_cost(state: SearchState, num_gradients: int) -> SearchState:
 
 
 def run_finder(
-    state: SearchState, target: Target, finder: AbstractFinder, key: Array, until: float = np.inf
+    state: SearchState,
+    target: Target,
+    finder: AbstractFinder,
+    key: Array,
+    until: float = np.inf,
+    tell: Callable[[SearchState], None] = lambda state: None,
 ) -> SearchState:
     """Batches of starts until all are used, or the stopping rule is met, or there are too many modes.
 
-    until: gradients of the whole search after which this finder stops, unless hits say that there is more.
+    until: gradients of the whole search after which this finder stops, unless hits say that there is more. tell: is
+    given the search after every batch.
     """
     taken = last_new = batch = 0
     most = finder.num_starts or MAX_STARTS
@@ -156,6 +163,7 @@ def run_finder(
         found = finder.find(child(key, batch), target, num, known_modes(state))
         state = take(state, target, found)
         taken, batch = taken + num, batch + 1
+        tell(state)
         last_new = taken if len(state.peaks) > before else last_new
         settled = finder.num_starts is None and taken >= FEWEST_STARTS and _settled(state, found, taken - last_new)
         enough = state.num_gradients >= until and state.even
