@@ -1,14 +1,19 @@
 """A block of steps: how records are packed, and which chains step."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import whmc
-from contracts import CYCLE, problem, wrong_libraries
+from contracts import CYCLE, KERNELS, problem, wrong_libraries
+from whmc._pytree import pytree
 from whmc.kernels.base import StepInfo
-from whmc.kernels.block import Packing, Trace, regenerated, run_block, start_chains
+from whmc.kernels.block import Trace, compute_block, regenerated, run_block, start_chains
+from whmc.kernels.packing import Packing
+from whmc.kernels.random import step_keys
 from whmc.kernels.settings import arrays
 
 CHAINS, LENGTH = 6, 40
@@ -140,3 +145,70 @@ def test_the_trace_is_what_its_class_says(block):
     state = whmc.init(trace.position[5, 2], problem("pair").target, LIBRARY)
     np.testing.assert_allclose(trace.logdensity[5, 2], state.logdensity, rtol=1e-9)
     np.testing.assert_allclose(trace.log_mixture[5, 2], state.log_mixture, rtol=1e-9)
+
+
+MARK = 0.73908513321516064
+"""A number that stands in a density once, and nowhere else."""
+
+
+def copies(kernel, library):
+    """How often the target is written into the block of a kernel, before the compiler sees it."""
+    target = whmc.Target(lambda x: -0.5 * jnp.sum((x - MARK) ** 2), dim=2)
+    states, _ = start_chains(target, library, jnp.zeros((CHAINS, 2)))
+    keys = step_keys(jax.random.key(0), np.zeros(CHAINS, int), LENGTH)
+    flags = jnp.asarray(LENGTH), jnp.ones(CHAINS, bool), jnp.asarray(False)
+    text = compute_block.lower(arrays(kernel), target, library, states, keys, *flags).as_text()
+    return len(re.findall(r"dense<0\.7390851332", text))
+
+
+@pytest.mark.parametrize("name", ["local", "wormhole", "throat", "independence", "cycle", "gibbs", "trajectory"])
+def test_the_target_stands_in_the_block_once(name):
+    """With its gradient; the Gibbs jump also weighs the charts by the density alone."""
+    assert copies(KERNELS[name], LIBRARY) == (2 if name == "gibbs" else 1)
+
+
+def test_a_kernel_that_is_no_flight_brings_its_own_copy():
+    """And parts no flights: those before and after it share one."""
+    mixed = whmc.Cycle((whmc.LocalHMC(), whmc.WormholeTrajectory(), whmc.Wormhole(), whmc.Independence()))
+    assert copies(mixed, LIBRARY) == 2
+
+
+def test_a_move_of_a_subclass_is_what_the_block_runs():
+    """Not the flight that it inherits."""
+    library = LIBRARY
+    states, _ = start_chains(problem("pair").target, library, jnp.zeros((CHAINS, 2)))
+    rest = (jax.random.key(1), np.zeros(CHAINS, int), jnp.asarray(2), jnp.ones(CHAINS, bool), jnp.asarray(False))
+    for kernel in (Still(), whmc.Cycle((Still(), Still()))):
+        ends, trace, _ = run_block(arrays(kernel), problem("pair").target, library, states, *rest, length=2)
+        np.testing.assert_array_equal(ends.position, 0.0)
+        assert not any(map(np.any, jax.tree.leaves(trace.info)))
+
+
+@pytree
+class Still(whmc.LocalHMC):
+    """Stays where it is."""
+
+    def move(self, noise, state, target, library):
+        del noise, target, library
+        whole, flag = jnp.zeros((), int), jnp.zeros((), bool)
+        return state, StepInfo(whole, whole, jnp.zeros(()), flag, flag, whole, whole)
+
+
+def test_a_cycle_of_flights_and_others_gives_the_draws_of_its_moves():
+    """Among them one that draws from a key of its own."""
+    kernel = arrays(
+        whmc.Cycle((whmc.LocalHMC(), whmc.WormholeTrajectory(), KERNELS["blackjax"], whmc.Wormhole(throat=3)))
+    )
+    case, library = problem("pair"), LIBRARY
+    starts = case.draw(np.random.default_rng(0), 2)[0]
+    states, _ = start_chains(case.target, library, jnp.asarray(starts))
+    rest = (jax.random.key(3), np.zeros(2, int), jnp.asarray(4), jnp.ones(2, bool), jnp.asarray(False))
+    _, trace, _ = run_block(kernel, case.target, library, states, *rest, length=4)
+    step = jax.jit(type(kernel).step)
+    for chain in range(2):
+        key, state = jax.random.fold_in(jax.random.key(3), chain), jax.tree.map(lambda rows, c=chain: rows[c], states)
+        for t in range(4):
+            state, info = step(kernel, jax.random.fold_in(key, t), state, case.target, library)
+            np.testing.assert_allclose(state.position, trace.position[t, chain], rtol=1e-9, atol=1e-9)
+            told = jax.tree.map(lambda rows, t=t, c=chain: rows[t, c], trace.info)
+            jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6), info, told)

@@ -12,10 +12,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, make_state, refresh
+from whmc.kernels.cycle import Cycle
+from whmc.kernels.flight import Fleet, told
+from whmc.kernels.packing import Packed, Packing, put
+from whmc.kernels.random import step_keys
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
 
@@ -31,48 +35,38 @@ class Trace:
     info: Any
 
 
-@partial(jax.jit, static_argnames="length")
-def run_block(
+@jax.jit
+def compute_block(
     kernel: AbstractKernel,
     target: Target,
     library: ModeLibrary,
     states: ChainState,
-    key: Array,
-    first_step: Int[Array, " chains"],
+    keys: UInt32[Any, "length chains 2"],
     num_steps: Int[Array, ""],
     active: Bool[Array, " chains"],
     update_waits: Bool[Array, ""],
-    *,
-    length: int,
-) -> tuple[ChainState, Trace, Int[Array, " chains"]]:
-    """`num_steps` (at most `length`) steps of every active chain, and how many each made; rows past that mean nothing.
+) -> tuple[ChainState, Packed, Int[Array, " chains"]]:
+    """`num_steps` (at most as many as keys) steps of every active chain, packed, and how many each made; rows past that
+    mean nothing.
 
     Where an update of the kernel waits, a chain stops at its next regeneration; its last row is that step.
-
-    Step t of chain c uses the key fold_in(fold_in(key, c), t) with t counted from the chain's start, so the
-    draws depend neither on how a run is cut into blocks nor on how many chains run beside.
     """
-    num_chains = states.logdensity.shape[0]
-    chain_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_chains))
+    length, num_chains = keys.shape[:2]
+    noise = draw_all(kernel, library, keys)
+    kernels = kernel.kernels if isinstance(kernel, Cycle) else (kernel,)
+    fleet = Fleet(kernels, target, library, states)
 
-    # all random numbers of the block at once: one call of the generator costs about as much as a hundred
-    def draw(t: Int[Array, ""], chain_key: Array) -> Any:
-        return kernel.draw(jax.random.fold_in(chain_key, t), library)
+    def noise_of(numbers: Any, m: int) -> Any:
+        return kernel.part(m, numbers, library) if isinstance(kernel, Cycle) else numbers
 
-    steps = first_step + jnp.arange(length)[:, None]
-    noise = jax.vmap(jax.vmap(draw), (0, None))(steps, chain_keys)
-    states = refresh_all(states, library)
+    def row_of(states: Any, told: Any) -> Trace:
+        here = fleet.states.unpack(states)
+        label = jnp.argmax(here.log_components, axis=1)
+        return Trace(here.position, here.logdensity, here.log_mixture, label, told)
 
-    def one(noise: Any, state: ChainState) -> tuple[ChainState, Trace]:
-        state, info = kernel.move(noise, state, target, library)
-        return state, Trace(state.position, state.logdensity, state.log_mixture, state.label, info)
-
-    step = jax.vmap(one)
-
-    def step_of(n: Int[Array, ""], states: ChainState) -> tuple[ChainState, Trace]:
-        return step(jax.tree.map(lambda rows: rows[n], noise), states)
-
-    packing = Packing.of(jax.eval_shape(step_of, num_steps, states)[1])
+    start = fleet.states.pack(refresh_all(states, library))
+    first = jax.tree.map(lambda rows: rows[0], noise)
+    packing = Packing.of(row_of(start, fleet.nothing_told(partial(noise_of, first), active, start)))
 
     def more(carry: Any) -> Bool[Array, ""]:
         n, _, _, running, _ = carry
@@ -80,65 +74,61 @@ def run_block(
 
     def body(carry: Any) -> Any:
         n, states, rows, running, made = carry
-        moved, row = step_of(n, states)
-        states = jax.tree.map(
-            lambda new, old: jnp.where(running.reshape(-1, *[1] * (new.ndim - 1)), new, old), moved, states
-        )
-        rows = [old.at[n].set(new) for old, new in zip(rows, packing.pack(row), strict=True)]
-        made = made + running.astype(made.dtype)
-        return n + 1, states, rows, running & ~(update_waits & regenerated(row.info)), made
+        numbers = jax.tree.map(lambda rows: jax.lax.dynamic_index_in_dim(rows, n, keepdims=False), noise)
+        states, told_now = fleet.step(partial(noise_of, numbers), running, states)
+        row = row_of(states, told_now)
+        rows = [put(old, new, n) for old, new in zip(rows, packing.pack(row), strict=True)]
+        stops = update_waits & regenerated(told(kernels, *row.info))
+        return n + 1, states, rows, running & ~stops, made + running.astype(made.dtype)
 
-    start = (jnp.zeros((), int), states, packing.empty(length, num_chains), active, jnp.zeros(num_chains, int))
-    _, states, rows, _, made = jax.lax.while_loop(more, body, start)
-    return states, packing.unpack(rows), made
+    carry = (jnp.zeros((), int), start, packing.empty(length, num_chains), active, jnp.zeros(num_chains, int))
+    _, ends, rows, _, made = jax.lax.while_loop(more, body, carry)
+    return fleet.states.unpack(ends), Packed(tuple(rows), packing), made
+
+
+def unpack_trace(kernel: AbstractKernel, packed: Packed) -> Trace:
+    """What the steps of a block record, in NumPy. It waits until the block is computed."""
+    trace = packed.unpack()
+    info = told(kernel.kernels if isinstance(kernel, Cycle) else (kernel,), *trace.info)
+    return dataclasses.replace(trace, info=info if isinstance(kernel, Cycle) else info[0])
+
+
+def run_block(
+    kernel: AbstractKernel,
+    target: Target,
+    library: ModeLibrary,
+    states: ChainState,
+    key: Array,
+    first_step: Int[Any, " chains"],
+    num_steps: Int[Any, ""],
+    active: Bool[Any, " chains"],
+    update_waits: Bool[Any, ""],
+    *,
+    length: int,
+) -> tuple[ChainState, Trace, Int[Array, " chains"]]:
+    """As `compute_block`, with the trace unpacked.
+
+    Step t of chain c uses the key fold_in(fold_in(key, c), t) with t counted from the chain's start, so the
+    draws depend neither on how a run is cut into blocks nor on how many chains run beside.
+    """
+    keys = step_keys(key, np.asarray(first_step), length)
+    states, packed, made = compute_block(kernel, target, library, states, keys, num_steps, active, update_waits)
+    return states, unpack_trace(kernel, packed), made
+
+
+def draw_all(kernel: AbstractKernel, library: ModeLibrary, keys: UInt32[Any, "length chains 2"]) -> Any:
+    """The random numbers of all steps of a block at once, (steps, chains, ...): one call of the generator costs about
+    as much as a hundred. Steps and chains are one axis while they are drawn, which compiles in half the time of two.
+    """
+    draw = kernel.draw_together if isinstance(kernel, Cycle) else kernel.draw
+    rows = jax.vmap(draw, (0, None))(jax.random.wrap_key_data(keys.reshape(-1, 2), impl="threefry2x32"), library)
+    return jax.tree.map(lambda row: row.reshape(*keys.shape[:2], *row.shape[1:]), rows)
 
 
 def regenerated(info: Any) -> Any:
     """Whether any move of a step was a regeneration."""
     parts = [part.regenerated for part in (info if isinstance(info, tuple) else (info,))]
     return reduce(operator.or_, parts)
-
-
-@dataclasses.dataclass(frozen=True)
-class Packing:
-    """A record as one array for each dtype: writing a step then costs three small copies, not thirty."""
-
-    structure: Any
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, row: Any) -> "Packing":
-        leaves, structure = jax.tree.flatten(row)
-        return cls(structure, tuple(leaf.shape for leaf in leaves), tuple(leaf.dtype for leaf in leaves))
-
-    def kinds(self) -> list[Any]:
-        return sorted(set(self.dtypes), key=str)
-
-    def empty(self, length: int, chains: int) -> list[Array]:
-        """Room for `length` records of all chains."""
-        widths = {
-            kind: sum(int(np.prod(s[1:])) for s, d in zip(self.shapes, self.dtypes, strict=True) if d == kind)
-            for kind in self.kinds()
-        }
-        return [jnp.zeros((length, chains, width), kind) for kind, width in widths.items()]
-
-    def pack(self, row: Any) -> list[Array]:
-        """The record of one step: (chains, numbers) for each dtype."""
-        leaves = jax.tree.leaves(row)
-        flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
-        return [jnp.concatenate([f for f in flat if f.dtype == kind], axis=1) for kind in self.kinds()]
-
-    def unpack(self, rows: list[Array]) -> Any:
-        """The records again, (steps, chains, ...) each."""
-        offsets, leaves = dict.fromkeys(self.kinds(), 0), []
-        by_kind = dict(zip(self.kinds(), rows, strict=True))
-        for shape, kind in zip(self.shapes, self.dtypes, strict=True):
-            width, start = int(np.prod(shape[1:])), offsets[kind]
-            part = by_kind[kind][..., start : start + width]
-            leaves.append(part.reshape(*part.shape[:2], *shape[1:]))
-            offsets[kind] += width
-        return jax.tree.unflatten(self.structure, leaves)
 
 
 @jax.jit

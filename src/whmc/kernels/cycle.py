@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
-from whmc.kernels.random import share_noise
+from whmc.kernels.random import Noise, draw_noise, total
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
 
@@ -28,13 +28,22 @@ class Cycle(AbstractKernel):
         return all(kernel.exact for kernel in self.kernels)
 
     def draw(self, key: Array, library: ModeLibrary) -> tuple[Any, ...]:
-        # one call of the generator for all kernels that say how much they need: each call takes time to compile
+        drawn = self.draw_together(key, library)
+        return tuple(self.part(n, drawn, library) for n in range(len(self.kernels)))
+
+    def draw_together(self, key: Array, library: ModeLibrary) -> tuple[Noise, dict[int, Any]]:
+        """All random numbers of one step from one call of the generator, as each call takes time to compile; and what
+        those kernels draw by themselves that do not say how much they need."""
         nums = [kernel.num_noise(library) for kernel in self.kernels]
-        shared = iter(share_noise(jax.random.fold_in(key, len(nums)), [num for num in nums if num is not None]))
-        return tuple(
-            kernel.draw(jax.random.fold_in(key, n), library) if num is None else next(shared)
-            for n, (kernel, num) in enumerate(zip(self.kernels, nums, strict=True))
-        )
+        own = [n for n, num in enumerate(nums) if num is None]
+        noise = draw_noise(jax.random.fold_in(key, len(nums)) if own else key, *total(nums))
+        return noise, {n: self.kernels[n].draw(jax.random.fold_in(key, n), library) for n in own}
+
+    def part(self, n: int, drawn: tuple[Noise, dict[int, Any]], library: ModeLibrary) -> Any:
+        """What kernel n gets of it."""
+        noise, own = drawn
+        nums = [kernel.num_noise(library) for kernel in self.kernels]
+        return own[n] if n in own else noise.part(total(nums[:n]), total(nums[: n + 1]))
 
     def move(
         self, noise: tuple[Any, ...], state: ChainState, target: Target, library: ModeLibrary

@@ -35,6 +35,11 @@ def apply(matrix: Matrix, vector: Float[Array, " dim"]) -> Float[Array, " dim"]:
     return matrix @ vector if matrix.ndim == 2 else matrix * vector
 
 
+def row(rows: Float[Array, "capacity ..."], label: Int[Array, ""] | int) -> Float[Array, "..."]:
+    """rows[label] of a label that exists: without the tests of an index, which take longer than to look it up."""
+    return rows.at[label].get(mode="clip")
+
+
 def whiten_rows(scale: np.ndarray, shift: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
     """L^{-1} x of many displacements at once, in NumPy; a one-dimensional L is a diagonal."""
     return shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
@@ -180,12 +185,12 @@ class ModeLibrary:
     def chart(self, label: Int[Array, ""] | int) -> Chart:
         """Chart k; `label` may be traced."""
         return Chart(
-            self.location[label],
-            self.scale[label],
-            self.inverse_scale[label],
-            self.covariance[label],
-            self.log_det[label],
-            self.step_size[label],
+            row(self.location, label),
+            row(self.scale, label),
+            row(self.inverse_scale, label),
+            row(self.covariance, label),
+            row(self.log_det, label),
+            row(self.step_size, label),
         )
 
     def whiten(self, label: Int[Array, ""] | int, position: Float[Array, " dim"]) -> Float[Array, " dim"]:

@@ -10,7 +10,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState
-from whmc.kernels.block import Trace, refresh_all, run_block
+from whmc.kernels.block import Trace, compute_block, refresh_all, unpack_trace
+from whmc.kernels.packing import Packed
+from whmc.kernels.random import step_keys
 from whmc.kernels.settings import infos
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
@@ -53,8 +55,14 @@ class Block(NamedTuple):
     """A block that was dispatched: its trace may still be computed. made: how many of its steps each chain made."""
 
     chains: Chains
-    trace: Trace
+    kernel: AbstractKernel
+    rows: Packed
     made: Array
+
+    @property
+    def trace(self) -> Trace:
+        """What its steps record. It waits until the block is computed."""
+        return unpack_trace(self.kernel, self.rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,25 +96,23 @@ class Mover:
         states = chains.states
         if states.log_components.shape[1] != library.capacity:  # else the block is compiled for this shape too
             states = refresh_all(states, library)
-        states, trace, made = run_block(
+        states, rows, made = compute_block(
             kernel,
             self.target,
             library,
             states,
-            self.key,
-            jnp.asarray(chains.made),
+            step_keys(self.key, chains.made, chains.block_length),
             jnp.asarray(num_steps),
             jnp.ones(chains.num, bool) if active is None else jnp.asarray(active),
             jnp.asarray(update_waits),
-            length=chains.block_length,
         )
         # with all chains active the host knows how many steps they make, and need not wait for the block
         steps = num_steps if active is None and not update_waits else np.asarray(made)
-        return Block(Chains(states, chains.made + steps), trace, made)
+        return Block(Chains(states, chains.made + steps), kernel, rows, made)
 
     def compile(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> None:
         """Makes no steps at all: what is left of the call is the compilation."""
-        jax.block_until_ready(self.dispatch(chains, kernel, library, 0).trace)
+        jax.block_until_ready(self.dispatch(chains, kernel, library, 0).made)
 
     def blocks(
         self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary, num_steps: int
@@ -146,7 +152,7 @@ class Mover:
 
 
 def _taken(block: Block, length: int) -> tuple[Trace, Chains]:
-    return jax.tree.map(lambda rows: np.asarray(rows)[:length], block.trace), block.chains
+    return jax.tree.map(lambda rows: rows[:length], block.trace), block.chains
 
 
 def cost_of(trace: Trace, ran: Bool[np.ndarray, "steps chains"] | None = None) -> Cost:
