@@ -57,7 +57,7 @@ def setting(dim, logdensity, locations, **settings):
     import jax.numpy as jnp
 
     import whmc
-    from whmc.kernels import block, random
+    from whmc.kernels import block
     from whmc.kernels.settings import arrays, default_kernel, with_settings
 
     target = whmc.Target(logdensity, dim=dim)
@@ -67,8 +67,8 @@ def setting(dim, logdensity, locations, **settings):
     kernel = with_settings(arrays(default_kernel()), **settings)
     numbers = jnp.asarray(LENGTH), jnp.ones(CHAINS, bool), jnp.asarray(False)
     if hasattr(block, "compute_block"):
-        keys = random.step_keys(jax.random.key(0), np.zeros(CHAINS, int), LENGTH)
-        return block.compute_block, (kernel, target, library, states, keys, *numbers)
+        noise = block.draw_block(kernel, library, jax.random.key(0), np.zeros(CHAINS, int), LENGTH)
+        return block.compute_block, (kernel, target, library, states, noise, *numbers)
     # as it was before blocks were packed
     key, first = jax.random.key(0), jnp.zeros(CHAINS, int)
     return partial(block.run_block, length=LENGTH), (kernel, target, library, states, key, first, *numbers)

@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import kstest
 
 import whmc
 from contracts import CYCLE, KERNELS, problem, wrong_libraries
 from whmc._pytree import pytree
 from whmc.kernels.base import StepInfo
-from whmc.kernels.block import Trace, compute_block, regenerated, run_block, start_chains
+from whmc.kernels.block import Trace, compute_block, draw_block, regenerated, run_block, start_chains
 from whmc.kernels.packing import Packing
-from whmc.kernels.random import step_keys
+from whmc.kernels.random import block_keys, block_noise, total
 from whmc.kernels.settings import arrays
 
 CHAINS, LENGTH = 6, 40
@@ -155,9 +156,9 @@ def copies(kernel, library):
     """How often the target is written into the block of a kernel, before the compiler sees it."""
     target = whmc.Target(lambda x: -0.5 * jnp.sum((x - MARK) ** 2), dim=2)
     states, _ = start_chains(target, library, jnp.zeros((CHAINS, 2)))
-    keys = step_keys(jax.random.key(0), np.zeros(CHAINS, int), LENGTH)
+    noise = draw_block(kernel, library, jax.random.key(0), np.zeros(CHAINS, int), LENGTH)
     flags = jnp.asarray(LENGTH), jnp.ones(CHAINS, bool), jnp.asarray(False)
-    text = compute_block.lower(arrays(kernel), target, library, states, keys, *flags).as_text()
+    text = compute_block.lower(arrays(kernel), target, library, states, noise, *flags).as_text()
     return len(re.findall(r"dense<0\.7390851332", text))
 
 
@@ -204,11 +205,48 @@ def test_a_cycle_of_flights_and_others_gives_the_draws_of_its_moves():
     states, _ = start_chains(case.target, library, jnp.asarray(starts))
     rest = (jax.random.key(3), np.zeros(2, int), jnp.asarray(4), jnp.ones(2, bool), jnp.asarray(False))
     _, trace, _ = run_block(kernel, case.target, library, states, *rest, length=4)
-    step = jax.jit(type(kernel).step)
+    together, keys = draw_block(kernel, library, jax.random.key(3), np.zeros(2, int), 4)
+    nums = [one.num_noise(library) for one in kernel.kernels]
+
+    def part(n, t, chain):
+        if n in keys:
+            return kernel.kernels[n].draw(jax.random.wrap_key_data(jnp.asarray(keys[n][t, chain])), library)
+        here = jax.tree.map(lambda rows: jnp.asarray(rows[t, chain]), together)
+        return here.part(total(nums[:n]), total(nums[: n + 1]))
+
+    move = jax.jit(type(kernel).move)
     for chain in range(2):
-        key, state = jax.random.fold_in(jax.random.key(3), chain), jax.tree.map(lambda rows, c=chain: rows[c], states)
+        state = jax.tree.map(lambda rows, c=chain: rows[c], states)
         for t in range(4):
-            state, info = step(kernel, jax.random.fold_in(key, t), state, case.target, library)
+            noise = tuple(part(n, t, chain) for n in range(len(nums)))
+            state, info = move(kernel, noise, state, case.target, library)
             np.testing.assert_allclose(state.position, trace.position[t, chain], rtol=1e-9, atol=1e-9)
             told = jax.tree.map(lambda rows, t=t, c=chain: rows[t, c], trace.info)
             jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6), info, told)
+
+
+def test_numbers_of_a_step_depend_on_chain_and_step_only():
+    """Not on where a block begins, how long it is, or how many chains run beside."""
+    key = jax.random.key(5)
+    whole = block_noise(key, np.array([0, 0, 0]), 20, 5, 3)
+    part = block_noise(key, np.array([7, 12]), 8, 5, 3)
+    for chain, first in ((0, 7), (1, 12)):
+        for name in ("uniform", "normal"):
+            wanted = getattr(whole, name)[first : first + 8, chain]
+            np.testing.assert_array_equal(getattr(part, name)[: len(wanted), chain], wanted)
+    keys = block_keys(key, np.array([0, 0, 0]), 20, 1)
+    np.testing.assert_array_equal(block_keys(key, np.array([7, 12]), 8, 1)[:, 1], keys[12:20, 1])
+    other = block_noise(jax.random.key(6), np.array([0]), 20, 5, 3)
+    words = np.concatenate([whole.uniform.ravel(), other.uniform.ravel()])
+    assert len(np.unique(words)) == len(words)
+
+
+def test_numbers_of_a_block_have_the_laws_that_they_should_have():
+    noise = block_noise(jax.random.key(0), np.zeros(8, int), 5000, 3, 3)
+    assert noise.uniform.shape == noise.normal.shape == (5000, 8, 3)
+    assert np.all((noise.uniform > 0) & (noise.uniform < 1))
+    for column, law in ((noise.uniform.ravel(), "uniform"), (noise.normal.ravel(), "norm")):
+        assert kstest(column, law).pvalue > 1e-4
+    rows = np.concatenate([noise.uniform, noise.normal], axis=-1)[:, :4].reshape(5000, -1)
+    apart = np.corrcoef(rows.T) - np.eye(rows.shape[1])
+    assert np.abs(apart).max() < 5.5 / np.sqrt(5000)  # 276 pairs

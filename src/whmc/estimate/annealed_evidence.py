@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Int
 
 from whmc.estimate.evidence import Evidence, acceptance_ratio
 from whmc.kernels.base import AbstractKernel, make_state
+from whmc.kernels.cycle import moves
 from whmc.kernels.leapfrog import Motion, leapfrog
-from whmc.kernels.settings import moves
 from whmc.kernels.wormhole import Wormhole
 from whmc.keys import children
 from whmc.modes.library import ModeLibrary, apply

@@ -16,12 +16,15 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, make_state, refresh
-from whmc.kernels.cycle import Cycle
+from whmc.kernels.cycle import Cycle, moves
 from whmc.kernels.flight import Fleet, told
 from whmc.kernels.packing import Packed, Packing, put
-from whmc.kernels.random import step_keys
+from whmc.kernels.random import Noise, block_keys, block_noise, total
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
+
+BlockNoise = tuple[Noise, dict[int, UInt32[Any, "length chains 2"]]]
+"""The random numbers of a block, (steps, chains, ...), and the keys of kernels that draw by themselves."""
 
 
 @pytree
@@ -41,23 +44,25 @@ def compute_block(
     target: Target,
     library: ModeLibrary,
     states: ChainState,
-    keys: UInt32[Any, "length chains 2"],
+    noise: BlockNoise,
     num_steps: Int[Array, ""],
     active: Bool[Array, " chains"],
     update_waits: Bool[Array, ""],
 ) -> tuple[ChainState, Packed, Int[Array, " chains"]]:
-    """`num_steps` (at most as many as keys) steps of every active chain, packed, and how many each made; rows past that
-    mean nothing.
+    """`num_steps` (at most as many as there is noise for) steps of every active chain, packed, and how many each made;
+    rows past that mean nothing.
 
     Where an update of the kernel waits, a chain stops at its next regeneration; its last row is that step.
     """
-    length, num_chains = keys.shape[:2]
-    noise = draw_all(kernel, library, keys)
-    kernels = kernel.kernels if isinstance(kernel, Cycle) else (kernel,)
+    length, num_chains = noise[0].uniform.shape[:2]
+    kernels = moves(kernel)
+    nums = [one.num_noise(library) for one in kernels]
+    own = {n: _drawn(kernels[n], keys, library) for n, keys in noise[1].items()}
     fleet = Fleet(kernels, target, library, states)
 
     def noise_of(numbers: Any, m: int) -> Any:
-        return kernel.part(m, numbers, library) if isinstance(kernel, Cycle) else numbers
+        together, alone = numbers
+        return alone[m] if m in alone else together.part(total(nums[:m]), total(nums[: m + 1]))
 
     def row_of(states: Any, told: Any) -> Trace:
         here = fleet.states.unpack(states)
@@ -65,7 +70,7 @@ def compute_block(
         return Trace(here.position, here.logdensity, here.log_mixture, label, told)
 
     start = fleet.states.pack(refresh_all(states, library))
-    first = jax.tree.map(lambda rows: rows[0], noise)
+    first = jax.tree.map(lambda rows: rows[0], (noise[0], own))
     packing = Packing.of(row_of(start, fleet.nothing_told(partial(noise_of, first), active, start)))
 
     def more(carry: Any) -> Bool[Array, ""]:
@@ -74,7 +79,7 @@ def compute_block(
 
     def body(carry: Any) -> Any:
         n, states, rows, running, made = carry
-        numbers = jax.tree.map(lambda rows: jax.lax.dynamic_index_in_dim(rows, n, keepdims=False), noise)
+        numbers = jax.tree.map(lambda rows: jax.lax.dynamic_index_in_dim(rows, n, keepdims=False), (noise[0], own))
         states, told_now = fleet.step(partial(noise_of, numbers), running, states)
         row = row_of(states, told_now)
         rows = [put(old, new, n) for old, new in zip(rows, packing.pack(row), strict=True)]
@@ -89,7 +94,7 @@ def compute_block(
 def unpack_trace(kernel: AbstractKernel, packed: Packed) -> Trace:
     """What the steps of a block record, in NumPy. It waits until the block is computed."""
     trace = packed.unpack()
-    info = told(kernel.kernels if isinstance(kernel, Cycle) else (kernel,), *trace.info)
+    info = told(moves(kernel), *trace.info)
     return dataclasses.replace(trace, info=info if isinstance(kernel, Cycle) else info[0])
 
 
@@ -106,23 +111,27 @@ def run_block(
     *,
     length: int,
 ) -> tuple[ChainState, Trace, Int[Array, " chains"]]:
-    """As `compute_block`, with the trace unpacked.
-
-    Step t of chain c uses the key fold_in(fold_in(key, c), t) with t counted from the chain's start, so the
-    draws depend neither on how a run is cut into blocks nor on how many chains run beside.
-    """
-    keys = step_keys(key, np.asarray(first_step), length)
-    states, packed, made = compute_block(kernel, target, library, states, keys, num_steps, active, update_waits)
+    """As `compute_block`, with the noise drawn and the trace unpacked; `first_step` of each chain is counted from its
+    start."""
+    noise = draw_block(kernel, library, key, np.asarray(first_step), length)
+    states, packed, made = compute_block(kernel, target, library, states, noise, num_steps, active, update_waits)
     return states, unpack_trace(kernel, packed), made
 
 
-def draw_all(kernel: AbstractKernel, library: ModeLibrary, keys: UInt32[Any, "length chains 2"]) -> Any:
-    """The random numbers of all steps of a block at once, (steps, chains, ...): one call of the generator costs about
-    as much as a hundred. Steps and chains are one axis while they are drawn, which compiles in half the time of two.
-    """
-    draw = kernel.draw_together if isinstance(kernel, Cycle) else kernel.draw
-    rows = jax.vmap(draw, (0, None))(jax.random.wrap_key_data(keys.reshape(-1, 2), impl="threefry2x32"), library)
-    return jax.tree.map(lambda row: row.reshape(*keys.shape[:2], *row.shape[1:]), rows)
+def draw_block(
+    kernel: AbstractKernel, library: ModeLibrary, key: Array, first_step: Int[np.ndarray, " chains"], length: int
+) -> BlockNoise:
+    """The random numbers of all steps of a block, on the host: together for the kernels that say how many they need,
+    and keys for the others."""
+    nums = [one.num_noise(library) for one in moves(kernel)]
+    keys = {n: block_keys(key, first_step, length, n) for n, num in enumerate(nums) if num is None}
+    return block_noise(key, first_step, length, *total(nums)), keys
+
+
+def _drawn(kernel: AbstractKernel, keys: UInt32[Any, "length chains 2"], library: ModeLibrary) -> Any:
+    """What a kernel draws by itself, for all steps of all chains."""
+    draw = jax.vmap(jax.vmap(kernel.draw, (0, None)), (0, None))
+    return draw(jax.random.wrap_key_data(keys, impl="threefry2x32"), library)
 
 
 def regenerated(info: Any) -> Any:

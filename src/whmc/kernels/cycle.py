@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
-from whmc.kernels.random import Noise, draw_noise, total
+from whmc.kernels.random import draw_noise, total
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
 
@@ -28,22 +28,15 @@ class Cycle(AbstractKernel):
         return all(kernel.exact for kernel in self.kernels)
 
     def draw(self, key: Array, library: ModeLibrary) -> tuple[Any, ...]:
-        drawn = self.draw_together(key, library)
-        return tuple(self.part(n, drawn, library) for n in range(len(self.kernels)))
-
-    def draw_together(self, key: Array, library: ModeLibrary) -> tuple[Noise, dict[int, Any]]:
-        """All random numbers of one step from one call of the generator, as each call takes time to compile; and what
-        those kernels draw by themselves that do not say how much they need."""
+        # one call of the generator for all kernels that say how much they need: each call takes time to compile
         nums = [kernel.num_noise(library) for kernel in self.kernels]
-        own = [n for n, num in enumerate(nums) if num is None]
-        noise = draw_noise(jax.random.fold_in(key, len(nums)) if own else key, *total(nums))
-        return noise, {n: self.kernels[n].draw(jax.random.fold_in(key, n), library) for n in own}
-
-    def part(self, n: int, drawn: tuple[Noise, dict[int, Any]], library: ModeLibrary) -> Any:
-        """What kernel n gets of it."""
-        noise, own = drawn
-        nums = [kernel.num_noise(library) for kernel in self.kernels]
-        return own[n] if n in own else noise.part(total(nums[:n]), total(nums[: n + 1]))
+        together = draw_noise(jax.random.fold_in(key, len(nums)), *total(nums))
+        return tuple(
+            kernel.draw(jax.random.fold_in(key, n), library)
+            if nums[n] is None
+            else together.part(total(nums[:n]), total(nums[: n + 1]))
+            for n, kernel in enumerate(self.kernels)
+        )
 
     def move(
         self, noise: tuple[Any, ...], state: ChainState, target: Target, library: ModeLibrary
@@ -53,3 +46,8 @@ class Cycle(AbstractKernel):
             state, info = kernel.move(part, state, target, library)
             infos.append(info)
         return state, tuple(infos)
+
+
+def moves(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
+    """The kernels of a cycle, or the kernel alone."""
+    return kernel.kernels if isinstance(kernel, Cycle) else (kernel,)

@@ -1,7 +1,9 @@
-"""The random numbers of a step, all from one call of the generator.
+"""The random numbers of steps: of one step from a key of JAX's, of a whole block on the host.
 
-The generator is JAX's own, Threefry-2x32 with 20 rounds: it encrypts a counter with a key. It is written out here
-because JAX compiles its loop over the rounds, for a CPU, five times as long as twenty rounds one after the other.
+Drawing the numbers of a block in compiled code would take a fifth of the block's compilation. NumPy's Philox compiles
+nothing: it encrypts a counter with a key (Salmon et al. 2011). The key is that of the run and the number of the chain,
+the counter tells the step. So the numbers of step t of chain c depend neither on how a run is cut into blocks nor on
+how many chains run beside.
 """
 
 from collections.abc import Iterable
@@ -10,70 +12,69 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt32, UInt64
 
 from whmc._pytree import pytree
 
-ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-PARITY = 0x1BD11BDA
-
-Word = UInt32[Any, "..."]
+WORDS = 4
+"""Random words that Philox gives for one counter."""
 
 
 @pytree
 class Noise:
     """Independent uniform numbers in (0, 1) and standard normal ones."""
 
-    uniform: Float[Array, "*n uniform"]
-    normal: Float[Array, "*n normal"]
+    uniform: Float[Any, "*n uniform"]
+    normal: Float[Any, "*n normal"]
 
     def part(self, first: tuple[int, int], end: tuple[int, int]) -> "Noise":
         """The numbers between two places, also of many chains at once."""
         return Noise(self.uniform[..., first[0] : end[0]], self.normal[..., first[1] : end[1]])
 
 
-def threefry(first: Word, second: Word, counter: Word) -> tuple[Word, Word]:
-    """Two random words for a key of two words and a counter below 2^32 (Salmon et al. 2011)."""
-    words = (first, second, first ^ second ^ np.uint32(PARITY))
-    x, y = words[0] + 0 * counter, words[1] + counter
-    for block in range(5):
-        for rotation in ROTATIONS[block % 2]:
-            x = x + y
-            y = x ^ (y << np.uint32(rotation) | y >> np.uint32(32 - rotation))
-        x, y = x + words[(block + 1) % 3], y + words[(block + 2) % 3] + np.uint32(block + 1)
-    return x, y
-
-
-def key_words(key: Array) -> tuple[Word, Word]:
-    """The two words of a key; of one that is not JAX's usual kind, two words drawn with it."""
-    data = jax.random.key_data(key)
-    if data.shape[-1] != 2:
-        data = jax.random.bits(key, (2,), "uint32")
-    return data[..., 0], data[..., 1]
-
-
-def step_keys(key: Array, first_step: Int[np.ndarray, " chains"], length: int) -> UInt32[np.ndarray, "steps chains 2"]:
-    """The words of fold_in(fold_in(key, c), t) for all chains c and `length` steps t from the first of each on.
-
-    On the host, in NumPy: it takes less than a hundredth of the time of the steps, and nothing to compile.
-    """
-    steps = (np.asarray(first_step) + np.arange(length)[:, None]).astype("uint32")
-    data = np.asarray(jax.random.key_data(key))
-    if len(data) != 2:  # not JAX's usual kind of key
-        data = np.asarray(jax.random.bits(key, (2,), "uint32"))
-    words = threefry(data[:1], data[1:], np.arange(steps.shape[1], dtype="uint32"))
-    return np.stack(threefry(*words, steps), axis=-1)
-
-
 def draw_noise(key: Array, num_uniform: int, num_normal: int) -> Noise:
-    """Uniform and normal numbers: number n of a key is the generator's value at n."""
-    x, y = threefry(*key_words(key), np.arange(num_uniform + num_normal, dtype="uint32"))
-    # in the middle between two fractions of a mantissa's bits: neither 0 nor 1, so no logarithm or quantile is infinite
-    if jnp.result_type(float) == jnp.float64:
-        uniform = (x >> 6).astype(float) * 2.0**-26 + (y >> 6).astype(float) * 2.0**-52 + 2.0**-53
-    else:
-        uniform = (x >> 9).astype(float) * 2.0**-23 + 2.0**-24
+    """Uniform and normal numbers of one step."""
+    # from half a rounding error on, so that no logarithm and no quantile is infinite
+    least = jnp.finfo(jnp.result_type(float)).eps / 2
+    uniform = jax.random.uniform(key, (num_uniform + num_normal,), minval=least)
     return Noise(uniform[:num_uniform], jnp.sqrt(2.0) * jax.lax.erf_inv(2 * uniform[num_uniform:] - 1))
+
+
+def block_noise(
+    key: Array, first_step: Int[np.ndarray, " chains"], length: int, num_uniform: int, num_normal: int
+) -> Noise:
+    """The same for `length` steps of every chain, from the first step of each on: (steps, chains, ...)."""
+    pairs = (num_normal + 1) // 2
+    words = _words(key, first_step, length, num_uniform + 2 * pairs, 0)
+    # in the middle between two fractions of a mantissa's bits: neither 0 nor 1
+    uniform = ((words >> np.uint64(12)) + 0.5) * 2.0**-52
+    radius = np.sqrt(-2 * np.log(uniform[..., num_uniform : num_uniform + pairs]))  # Box and Muller
+    angle = 2 * np.pi * uniform[..., num_uniform + pairs :]
+    normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=-1)
+    return Noise(uniform[..., :num_uniform], normal[..., :num_normal])
+
+
+def block_keys(
+    key: Array, first_step: Int[np.ndarray, " chains"], length: int, number: int
+) -> UInt32[np.ndarray, "steps chains 2"]:
+    """The data of a key for each step of every chain, for kernel `number`, which draws by itself."""
+    words = _words(key, first_step, length, 1, 1 + number)
+    return np.concatenate([words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)], axis=-1).astype("uint32")
+
+
+def _words(
+    key: Array, first_step: Int[np.ndarray, " chains"], length: int, num: int, purpose: int
+) -> UInt64[np.ndarray, "steps chains num"]:
+    """`num` random words a step. Counters are (place in the chain, purpose, 0, 0)."""
+    data = np.asarray(jax.random.key_data(key)).ravel().astype("uint64")
+    root = data[-2] << np.uint64(32) | data[-1]
+    each = -(-num // WORDS)
+    words = np.empty((length, len(first_step), num), "uint64")
+    for chain, first in enumerate(np.asarray(first_step).tolist()):
+        counter = np.array([first * each, purpose, 0, 0], "uint64")
+        bits = np.random.Philox(counter=counter, key=np.array([root, chain], "uint64"))
+        words[:, chain] = bits.random_raw(length * each * WORDS).reshape(length, each * WORDS)[:, :num]
+    return words
 
 
 def total(nums: Iterable[tuple[int, int] | None]) -> tuple[int, int]:

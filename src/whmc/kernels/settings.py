@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from whmc.kernels.base import AbstractKernel, StepInfo
-from whmc.kernels.cycle import Cycle
+from whmc.kernels.cycle import Cycle, moves
 from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.local import AbstractLocal, LocalHMC
 from whmc.kernels.wormhole import AbstractJump, Wormhole
@@ -20,11 +20,6 @@ def default_kernel(num_modes: int = 2) -> Cycle:
     """What `sample` runs, tuned by it: explore the mode, change the mode (if there is another), try to start afresh."""
     jumps = (Wormhole(),) if num_modes > 1 else ()
     return Cycle((LocalHMC(), *jumps, Independence()))
-
-
-def moves(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
-    """The kernels of a cycle, or the kernel alone."""
-    return kernel.kernels if isinstance(kernel, Cycle) else (kernel,)
 
 
 def arrays(kernel: AbstractKernel) -> AbstractKernel:

@@ -10,9 +10,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState
-from whmc.kernels.block import Trace, compute_block, refresh_all, unpack_trace
+from whmc.kernels.block import Trace, compute_block, draw_block, refresh_all, unpack_trace
 from whmc.kernels.packing import Packed
-from whmc.kernels.random import step_keys
 from whmc.kernels.settings import infos
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
@@ -101,7 +100,7 @@ class Mover:
             self.target,
             library,
             states,
-            step_keys(self.key, chains.made, chains.block_length),
+            draw_block(kernel, library, self.key, chains.made, chains.block_length),
             jnp.asarray(num_steps),
             jnp.ones(chains.num, bool) if active is None else jnp.asarray(active),
             jnp.asarray(update_waits),

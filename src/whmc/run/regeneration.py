@@ -19,9 +19,10 @@ from jaxtyping import Array, Bool, Float, Int
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
 from whmc.kernels.block import Trace, refresh_all, regenerated
+from whmc.kernels.cycle import moves
 from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.random import draw_noise
-from whmc.kernels.settings import moves, with_settings
+from whmc.kernels.settings import with_settings
 from whmc.keys import Stream, child, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
