@@ -23,14 +23,14 @@ from whmc.target.target import Numbers, Target
 class ChainState:
     """A chain's position and what was computed there, so that nothing is computed twice.
 
-    It belongs to the library that it was made with: `refresh` moves it to another one.
+    It belongs to the library that it was made with: `refresh` moves it to another one. Also the states of many chains.
     """
 
-    position: Float[Array, " dim"]
-    logdensity: Float[Array, ""]
-    score: Float[Array, " dim"]
-    log_components: Float[Array, " capacity"]
-    log_mixture: Float[Array, ""]
+    position: Float[Array, "*n dim"]
+    logdensity: Float[Array, "*n"]
+    score: Float[Array, "*n dim"]
+    log_components: Float[Array, "*n capacity"]
+    log_mixture: Float[Array, "*n"]
 
     @property
     def label(self) -> Int[Array, ""]:

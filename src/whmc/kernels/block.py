@@ -45,9 +45,9 @@ def compute_block(
     library: ModeLibrary,
     states: ChainState,
     noise: BlockNoise,
-    num_steps: Int[Array, ""],
-    active: Bool[Array, " chains"],
-    update_waits: Bool[Array, ""],
+    num_steps: Int[Any, ""],
+    active: Bool[Any, " chains"],
+    update_waits: Bool[Any, ""],
 ) -> tuple[ChainState, Packed, Int[Array, " chains"]]:
     """`num_steps` (at most as many as there is noise for) steps of every active chain, packed, and how many each made;
     rows past that mean nothing.

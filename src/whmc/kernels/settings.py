@@ -28,8 +28,9 @@ def arrays(kernel: AbstractKernel) -> AbstractKernel:
     def array(leaf: Any) -> Array:
         kind = jnp.result_type(leaf)
         if jnp.issubdtype(kind, bool):
-            return jnp.asarray(leaf)
-        return jnp.asarray(leaf, jnp.result_type(float if jnp.issubdtype(kind, jnp.inexact) else int))
+            return jax.device_put(np.asarray(leaf))
+        # device_put and not jnp.asarray, which compiles
+        return jax.device_put(np.asarray(leaf, jnp.result_type(float if jnp.issubdtype(kind, jnp.inexact) else int)))
 
     return jax.tree.map(array, kernel)
 
@@ -40,7 +41,7 @@ def with_settings(kernel: AbstractKernel, **settings: float | int) -> AbstractKe
         dataclasses.replace(
             move,  # type: ignore[type-var]
             **{
-                name: jnp.asarray(value, jnp.result_type(getattr(move, name)))
+                name: jax.device_put(np.asarray(value, jnp.result_type(getattr(move, name))))
                 for name, value in settings.items()
                 if hasattr(move, name)
             },

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
-from whmc.target.rows import evaluate_rows, logdensities
+from whmc.target.rows import Evaluations, evaluate_rows
 from whmc.target.target import Numbers, Target
 
 FLAT_SHARE = 1e-8
@@ -169,8 +169,9 @@ def library_at(target: Target, locations: Numbers, *, diagonal: bool | None = No
     """A library of the modes at `locations`: charts by curvature, weights by Laplace's formula."""
     diagonal = target.dim >= DIAGONAL_FROM if diagonal is None else diagonal
     points = _require_locations(target, locations)
-    heights = logdensities(target, points)
-    _require_support(points, heights)
+    known = evaluate_rows(target, points)
+    heights = known.logdensity
+    _require_support(points, known)
     widest = spread(target, points)
     found = [mended(expand(target, point, diagonal=diagonal).precision, widest=widest) for point in points]
     repaired = [
@@ -215,13 +216,12 @@ def _require_locations(target: Target, locations: Numbers) -> Float[np.ndarray, 
     return points
 
 
-def _require_support(locations: Float[np.ndarray, "size dim"], heights: np.ndarray) -> None:
-    if not np.all(np.isfinite(heights)):
-        k = int(np.argmax(~np.isfinite(heights)))
-        raise ValueError(
-            f"the log density is {heights[k]} at mode {k}, {np.asarray(locations)[k]}: "
-            "it lies outside the support; move or remove it"
-        )
+def _require_support(locations: Float[np.ndarray, "size dim"], known: Evaluations) -> None:
+    if not np.all(np.isfinite(known.logdensity)):
+        k = int(np.argmax(~np.isfinite(known.logdensity)))
+        seen = "or its gradient is NaN or infinite" if known.failed[k] else "is -inf"
+        why = "look at print(target.check())" if known.failed[k] else "it lies outside the support; move or remove it"
+        raise ValueError(f"the log density {seen} at mode {k}, {locations[k]}: {why}")
 
 
 def _require_distinct(library: ModeLibrary) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
@@ -101,9 +100,9 @@ class Mover:
             library,
             states,
             draw_block(kernel, library, self.key, chains.made, chains.block_length),
-            jnp.asarray(num_steps),
-            jnp.ones(chains.num, bool) if active is None else jnp.asarray(active),
-            jnp.asarray(update_waits),
+            np.asarray(num_steps),
+            np.ones(chains.num, bool) if active is None else active,
+            np.asarray(update_waits),
         )
         # with all chains active the host knows how many steps they make, and need not wait for the block
         steps = num_steps if active is None and not update_waits else np.asarray(made)
