@@ -78,7 +78,7 @@ def sample(
     store: a folder, new or empty: draws are written there as they come, with a checkpoint after every block, and
         `whmc.resume(store, target)` goes on after a crash. The memory that a run takes does not grow with its draws
         (with adapt="regeneration" it does: charts are learned from all of them).
-    progress: a live view on standard error; by default only on a terminal.
+    progress: a live view on standard error; where that is no terminal, a plain line every half minute.
 
     Ctrl-C while sampling returns what exists; pressed twice it aborts.
     """

@@ -136,8 +136,11 @@ NUM_COMPARED = 8
 NUM_AXES = 16
 """Coordinates along which tails are followed, at most."""
 
-SEARCH_GRADIENTS = (1e5, 2e6)
-"""What a default search takes, from few well separated modes to many."""
+SEARCH_GRADIENTS = (2.4e4, 1e6)
+"""What the default search of a default run takes, from few modes that are found alike to many."""
+
+RUN_GRADIENTS = (5e4, 1.5e5)
+"""What the warm-up and the draws of a default run take: 16 chains of 1500 steps, two to six gradients each."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -259,10 +262,10 @@ class _Walk:
             return False, f"{values[0]:.6g} in a batch, {one:.6g} alone: is there state or randomness?"
         calls = getattr(self.target.logdensity, "calls_per_gradient", 1)
         told = f"same in a batch, {duration(seconds)} a gradient" + (f" ({calls} calls)" if calls > 1 else "")
-        few, many = (seconds * num for num in SEARCH_GRADIENTS)
-        if few > 60:
-            told += f"; a default search may take {duration(few)} to {duration(many)}"
-        return True, told
+        search, run = (
+            " to ".join(duration(seconds * num) for num in nums) for nums in (SEARCH_GRADIENTS, RUN_GRADIENTS)
+        )
+        return True, f"{told}; a default run may take {search} for its search and {run} for its draws"
 
     def tails(self) -> tuple[bool, str]:
         """log pi + log r must fall along a coordinate, r being the distance: otherwise pi has no finite integral."""
