@@ -9,13 +9,14 @@ import pytest
 from scipy.stats import kstest
 
 import whmc
-from contracts import CYCLE, KERNELS, problem, wrong_libraries
+from contracts import CYCLE, KERNELS, numbers_of, problem, wrong_libraries
 from whmc._pytree import pytree
 from whmc.kernels.base import StepInfo
 from whmc.kernels.block import Trace, compute_block, draw_block, regenerated, run_block, start_chains
 from whmc.kernels.packing import Packing
-from whmc.kernels.random import block_keys, block_noise, total
+from whmc.kernels.random import Places, block_keys, block_noise
 from whmc.kernels.settings import arrays
+from whmc.run.chains import Mover
 
 CHAINS, LENGTH = 6, 40
 LIBRARY = wrong_libraries(problem("pair").library)["shifted"]
@@ -205,20 +206,11 @@ def test_a_cycle_of_flights_and_others_gives_the_draws_of_its_moves():
     states, _ = start_chains(case.target, library, jnp.asarray(starts))
     rest = (jax.random.key(3), np.zeros(2, int), jnp.asarray(4), jnp.ones(2, bool), jnp.asarray(False))
     _, trace, _ = run_block(kernel, case.target, library, states, *rest, length=4)
-    together, keys = draw_block(kernel, library, jax.random.key(3), np.zeros(2, int), 4)
-    nums = [one.num_noise(library) for one in kernel.kernels]
-
-    def part(n, t, chain):
-        if n in keys:
-            return kernel.kernels[n].draw(jax.random.wrap_key_data(jnp.asarray(keys[n][t, chain])), library)
-        here = jax.tree.map(lambda rows: jnp.asarray(rows[t, chain]), together)
-        return here.part(total(nums[:n]), total(nums[: n + 1]))
-
     move = jax.jit(type(kernel).move)
     for chain in range(2):
         state = jax.tree.map(lambda rows, c=chain: rows[c], states)
         for t in range(4):
-            noise = tuple(part(n, t, chain) for n in range(len(nums)))
+            noise = numbers_of(kernel, library, jax.random.key(3), t, chain)
             state, info = move(kernel, noise, state, case.target, library)
             np.testing.assert_allclose(state.position, trace.position[t, chain], rtol=1e-9, atol=1e-9)
             told = jax.tree.map(lambda rows, t=t, c=chain: rows[t, c], trace.info)
@@ -228,21 +220,23 @@ def test_a_cycle_of_flights_and_others_gives_the_draws_of_its_moves():
 def test_numbers_of_a_step_depend_on_chain_and_step_only():
     """Not on where a block begins, how long it is, or how many chains run beside."""
     key = jax.random.key(5)
-    whole = block_noise(key, np.array([0, 0, 0]), 20, 5, 3)
-    part = block_noise(key, np.array([7, 12]), 8, 5, 3)
+    whole = block_noise(key, Places(np.array([0, 0, 0]), 20), 5, 3)
+    part = block_noise(key, Places(np.array([7, 12]), 8), 5, 3)
     for chain, first in ((0, 7), (1, 12)):
         for name in ("uniform", "normal"):
             wanted = getattr(whole, name)[first : first + 8, chain]
             np.testing.assert_array_equal(getattr(part, name)[: len(wanted), chain], wanted)
-    keys = block_keys(key, np.array([0, 0, 0]), 20, 1)
-    np.testing.assert_array_equal(block_keys(key, np.array([7, 12]), 8, 1)[:, 1], keys[12:20, 1])
-    other = block_noise(jax.random.key(6), np.array([0]), 20, 5, 3)
+    later = block_noise(key, Places(np.array([3]), 4, first_chain=2), 5, 3)
+    np.testing.assert_array_equal(later.normal[:, 0], whole.normal[3:7, 2])
+    keys = block_keys(key, Places(np.array([0, 0, 0]), 20), 1)
+    np.testing.assert_array_equal(block_keys(key, Places(np.array([7, 12]), 8), 1)[:, 1], keys[12:20, 1])
+    other = block_noise(jax.random.key(6), Places(np.array([0]), 20), 5, 3)
     words = np.concatenate([whole.uniform.ravel(), other.uniform.ravel()])
     assert len(np.unique(words)) == len(words)
 
 
 def test_numbers_of_a_block_have_the_laws_that_they_should_have():
-    noise = block_noise(jax.random.key(0), np.zeros(8, int), 5000, 3, 3)
+    noise = block_noise(jax.random.key(0), Places(np.zeros(8, int), 5000), 3, 3)
     assert noise.uniform.shape == noise.normal.shape == (5000, 8, 3)
     assert np.all((noise.uniform > 0) & (noise.uniform < 1))
     for column, law in ((noise.uniform.ravel(), "uniform"), (noise.normal.ravel(), "norm")):
@@ -250,3 +244,24 @@ def test_numbers_of_a_block_have_the_laws_that_they_should_have():
     rows = np.concatenate([noise.uniform, noise.normal], axis=-1)[:, :4].reshape(5000, -1)
     apart = np.corrcoef(rows.T) - np.eye(rows.shape[1])
     assert np.abs(apart).max() < 5.5 / np.sqrt(5000)  # 276 pairs
+
+
+@pytest.mark.parametrize("num", [1, 8, 9, 20])
+def test_chains_in_groups_are_the_chains(num):
+    """Groups have one size; copies that fill the last one neither move nor show."""
+    case, library = problem("pair"), LIBRARY
+    mover = Mover(case.target, jax.random.key(0))
+    positions = case.draw(np.random.default_rng(1), num)[0]
+    chains, _ = mover.start(library, positions)
+    assert len({group.logdensity.shape for group in chains.groups}) == 1
+    np.testing.assert_array_equal(chains.states.position, positions)
+    kernel = arrays(whmc.Cycle((whmc.LocalHMC(), whmc.Independence())))
+    block = mover.dispatch(chains, kernel, library, 5)
+    assert block.trace.position.shape[1:] == (num, 2) and np.all(block.made == 5) and len(block.made) == num
+    np.testing.assert_array_equal(block.trace.position[4], block.chains.states.position)
+    # some chains only: the others stay where they were
+    some = np.arange(num) % 2 == 0
+    half = mover.dispatch(chains, kernel, library, 5, active=some)
+    assert np.all(half.made == np.where(some, 5, 0)) and np.all(half.chains.made == half.made)
+    np.testing.assert_array_equal(half.chains.states.position[~some], positions[~some])
+    np.testing.assert_allclose(half.chains.states.position[some], block.chains.states.position[some], rtol=1e-12)

@@ -20,7 +20,7 @@ ROOMS = (
 
 # and inside the run a module imports from those before it
 RUN = (
-    "plan", "chains", "state", "settings", "progress", "interrupt", "prepare", "regeneration", "outcome", "advance",
+    "plan", "chains", "state", "settings", "progress", "interrupt", "ahead", "prepare", "regeneration", "outcome", "advance",
     "checkpoint", "sample", "load",
 )  # fmt: skip
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import whmc
+from whmc.keys import child
 from whmc.modes.library import ModeLibrary
 from whmc.search import ongoing
 from whmc.search.assign import NOBODY, assign
@@ -228,7 +229,7 @@ def test_looks_depend_on_their_stream_and_number_only_and_end():
     assert last.search.num_starts >= 0.2 * MAX_STARTS and grown.size == 4
     again, other = state, library
     for n in range(last.looks):
-        key = jax.random.fold_in(stream, n)
+        key = child(stream, n)
         again, other = ongoing.look(again, four().target, other, *some_draws(), key)
     np.testing.assert_array_equal(grown.location, other.location)
     assert again.search.num_gradients == last.search.num_gradients

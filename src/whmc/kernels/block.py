@@ -19,7 +19,7 @@ from whmc.kernels.base import AbstractKernel, ChainState, make_state, refresh
 from whmc.kernels.cycle import Cycle, moves
 from whmc.kernels.flight import Fleet, told
 from whmc.kernels.packing import Packed, Packing, put
-from whmc.kernels.random import Noise, block_keys, block_noise, total
+from whmc.kernels.random import Noise, Places, block_keys, block_noise, total
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
 
@@ -119,13 +119,19 @@ def run_block(
 
 
 def draw_block(
-    kernel: AbstractKernel, library: ModeLibrary, key: Array, first_step: Int[np.ndarray, " chains"], length: int
+    kernel: AbstractKernel,
+    library: ModeLibrary,
+    key: Array,
+    first_step: Int[np.ndarray, " chains"],
+    length: int,
+    first_chain: int = 0,
 ) -> BlockNoise:
     """The random numbers of all steps of a block, on the host: together for the kernels that say how many they need,
-    and keys for the others."""
+    and keys for the others. first_chain: the number of the first of these chains."""
     nums = [one.num_noise(library) for one in moves(kernel)]
-    keys = {n: block_keys(key, first_step, length, n) for n, num in enumerate(nums) if num is None}
-    return block_noise(key, first_step, length, *total(nums)), keys
+    places = Places(first_step, length, first_chain)
+    keys = {n: block_keys(key, places, n) for n, num in enumerate(nums) if num is None}
+    return block_noise(key, places, *total(nums)), keys
 
 
 def _drawn(kernel: AbstractKernel, keys: UInt32[Any, "length chains 2"], library: ModeLibrary) -> Any:

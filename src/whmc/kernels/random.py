@@ -7,7 +7,7 @@ how many chains run beside.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,12 +40,19 @@ def draw_noise(key: Array, num_uniform: int, num_normal: int) -> Noise:
     return Noise(uniform[:num_uniform], jnp.sqrt(2.0) * jax.lax.erf_inv(2 * uniform[num_uniform:] - 1))
 
 
-def block_noise(
-    key: Array, first_step: Int[np.ndarray, " chains"], length: int, num_uniform: int, num_normal: int
-) -> Noise:
-    """The same for `length` steps of every chain, from the first step of each on: (steps, chains, ...)."""
+class Places(NamedTuple):
+    """Which steps of which chains: `length` steps of each, from its own first step on; chains count from
+    `first_chain`."""
+
+    first_step: Int[np.ndarray, " chains"]
+    length: int
+    first_chain: int = 0
+
+
+def block_noise(key: Array, places: Places, num_uniform: int, num_normal: int) -> Noise:
+    """Uniform and normal numbers of many steps, (steps, chains, ...)."""
     pairs = (num_normal + 1) // 2
-    words = _words(key, first_step, length, num_uniform + 2 * pairs, 0)
+    words = _words(key, places, num_uniform + 2 * pairs, 0)
     # in the middle between two fractions of a mantissa's bits: neither 0 nor 1
     uniform = ((words >> np.uint64(12)) + 0.5) * 2.0**-52
     radius = np.sqrt(-2 * np.log(uniform[..., num_uniform : num_uniform + pairs]))  # Box and Muller
@@ -54,26 +61,22 @@ def block_noise(
     return Noise(uniform[..., :num_uniform], normal[..., :num_normal])
 
 
-def block_keys(
-    key: Array, first_step: Int[np.ndarray, " chains"], length: int, number: int
-) -> UInt32[np.ndarray, "steps chains 2"]:
+def block_keys(key: Array, places: Places, number: int) -> UInt32[np.ndarray, "steps chains 2"]:
     """The data of a key for each step of every chain, for kernel `number`, which draws by itself."""
-    words = _words(key, first_step, length, 1, 1 + number)
+    words = _words(key, places, 1, 1 + number)
     return np.concatenate([words >> np.uint64(32), words & np.uint64(0xFFFFFFFF)], axis=-1).astype("uint32")
 
 
-def _words(
-    key: Array, first_step: Int[np.ndarray, " chains"], length: int, num: int, purpose: int
-) -> UInt64[np.ndarray, "steps chains num"]:
+def _words(key: Array, places: Places, num: int, purpose: int) -> UInt64[np.ndarray, "steps chains num"]:
     """`num` random words a step. Counters are (place in the chain, purpose, 0, 0)."""
     data = np.asarray(jax.random.key_data(key)).ravel().astype("uint64")
     root = data[-2] << np.uint64(32) | data[-1]
     each = -(-num // WORDS)
-    words = np.empty((length, len(first_step), num), "uint64")
-    for chain, first in enumerate(np.asarray(first_step).tolist()):
+    words = np.empty((places.length, len(places.first_step), num), "uint64")
+    for n, first in enumerate(np.asarray(places.first_step).tolist()):
         counter = np.array([first * each, purpose, 0, 0], "uint64")
-        bits = np.random.Philox(counter=counter, key=np.array([root, chain], "uint64"))
-        words[:, chain] = bits.random_raw(length * each * WORDS).reshape(length, each * WORDS)[:, :num]
+        bits = np.random.Philox(counter=counter, key=np.array([root, places.first_chain + n], "uint64"))
+        words[:, n] = bits.random_raw(places.length * each * WORDS).reshape(places.length, each * WORDS)[:, :num]
     return words
 
 

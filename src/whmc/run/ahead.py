@@ -54,4 +54,4 @@ class CompileAhead:
             parts = (np.zeros((num, dim)), np.zeros(num), np.zeros((num, dim)))
             states = ChainState(*map(jax.device_put, (*parts, np.zeros((num, library.capacity)), np.zeros(num))))
             kernel = self.inputs.kernel or default_kernel(max(2, library.size) if self.plan.adaptive else library.size)
-            self.mover.compile(Chains(states, np.zeros(num, int)), arrays(kernel), library)
+            self.mover.compile(Chains.of(states, np.zeros(num, int)), arrays(kernel), library)

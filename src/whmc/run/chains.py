@@ -24,12 +24,37 @@ BLOCK_NUMBERS = 4_000_000
 """Random numbers of a block at most, about: they are drawn at once and must fit into the memory."""
 
 
+MOST_IN_GROUP = 8
+"""Chains of a group at most. Groups compute beside one another, each on a core of its own. A step of few chains takes
+hardly longer for eight than for one; and what a group computes does not depend on how many run at once."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Chains:
-    """Where the chains are, and how many steps each has made: enough to go on from there."""
+    """Where the chains are, and how many steps each has made: enough to go on from there.
 
-    states: ChainState
+    groups: the states of all chains, in groups of one size. The last may end with copies that stand still.
+    """
+
+    groups: tuple[ChainState, ...]
     made: Int[np.ndarray, " chains"]
+
+    @classmethod
+    def of(cls, states: ChainState, made: Int[np.ndarray, " chains"]) -> "Chains":
+        """Chains in the given states."""
+        num = len(made)
+        several = -(-num // MOST_IN_GROUP)
+        size = -(-num // several)
+        numbers = np.minimum(np.arange(several * size), num - 1).reshape(several, size)
+        # device_put and not jnp: indexing there compiles something for every shape
+        rows = jax.tree.map(np.asarray, states)
+        return cls(tuple(jax.tree.map(lambda part, n=n: jax.device_put(part[n]), rows) for n in numbers), made)
+
+    @property
+    def states(self) -> ChainState:
+        """Of all chains. It waits until they are computed."""
+        joined = jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *self.groups)
+        return jax.tree.map(lambda rows: jax.device_put(rows[: self.num]), joined)
 
     @property
     def num(self) -> int:
@@ -38,8 +63,8 @@ class Chains:
     @property
     def block_length(self) -> int:
         """Steps of a block: a function of shapes, so that a run is always cut into the same blocks."""
-        num, dim = self.states.position.shape
-        return int(np.clip(BLOCK_NUMBERS // (num * dim), 10, LONGEST_BLOCK))
+        dim = self.groups[0].position.shape[1]
+        return int(np.clip(BLOCK_NUMBERS // (self.num * dim), 10, LONGEST_BLOCK))
 
 
 class Cost(NamedTuple):
@@ -50,17 +75,24 @@ class Cost(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block that was dispatched: its trace may still be computed. made: how many of its steps each chain made."""
+    """A block that was dispatched, of all groups: its trace may still be computed."""
 
     chains: Chains
     kernel: AbstractKernel
-    rows: Packed
-    made: Array
+    rows: tuple[Packed, ...]
+    steps: tuple[Array, ...]
 
     @property
     def trace(self) -> Trace:
-        """What its steps record. It waits until the block is computed."""
-        return unpack_trace(self.kernel, self.rows)
+        """What its steps record, (steps, chains, ...). It waits until the block is computed."""
+        parts = [unpack_trace(self.kernel, rows) for rows in self.rows]
+        num = self.chains.num
+        return jax.tree.map(lambda *rows: np.concatenate(rows, axis=1)[:, :num], *parts)
+
+    @property
+    def made(self) -> Int[np.ndarray, " chains"]:
+        """How many of its steps each chain made. It waits until the block is computed."""
+        return np.concatenate([np.asarray(steps) for steps in self.steps])[: self.chains.num]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +110,7 @@ class Mover:
         components[:, : library.size] = log_components_of(library, positions).T
         log_mixture = np.logaddexp.reduce(components, axis=1)
         states = ChainState(*map(jax.device_put, (positions, found.logdensity, found.score, components, log_mixture)))
-        return Chains(states, np.zeros(len(positions), int)), int(np.sum(found.failed))
+        return Chains.of(states, np.zeros(len(positions), int)), int(np.sum(found.failed))
 
     def dispatch(
         self,
@@ -90,27 +122,36 @@ class Mover:
         active: Bool[np.ndarray, " chains"] | None = None,
         update_waits: bool = False,
     ) -> Block:
-        """One block of the active chains, of all unless told. It returns before the block is computed."""
-        states = chains.states
-        if states.log_components.shape[1] != library.capacity:  # else the block is compiled for this shape too
-            states = refresh_all(states, library)
-        states, rows, made = compute_block(
-            kernel,
-            self.target,
-            library,
-            states,
-            draw_block(kernel, library, self.key, chains.made, chains.block_length),
-            np.asarray(num_steps),
-            np.ones(chains.num, bool) if active is None else active,
-            np.asarray(update_waits),
-        )
+        """One block of the active chains, of all unless told, group by group side by side. It returns before the block
+        is computed."""
+        running = np.ones(chains.num, bool) if active is None else active
+        size, groups, rows, steps = len(chains.groups[0].logdensity), [], [], []
+        for number, states in enumerate(chains.groups):
+            if states.log_components.shape[1] != library.capacity:  # else the block is compiled for this shape too
+                states = refresh_all(states, library)
+            mine = np.arange(number * size, (number + 1) * size)
+            here = np.minimum(mine, chains.num - 1)
+            states, row, made = compute_block(
+                kernel,
+                self.target,
+                library,
+                states,
+                draw_block(kernel, library, self.key, chains.made[here], chains.block_length, number * size),
+                np.asarray(num_steps),
+                running[here] & (mine < chains.num),
+                np.asarray(update_waits),
+            )
+            groups.append(states)
+            rows.append(row)
+            steps.append(made)
+        block = Block(Chains(tuple(groups), chains.made), kernel, tuple(rows), tuple(steps))
         # with all chains active the host knows how many steps they make, and need not wait for the block
-        steps = num_steps if active is None and not update_waits else np.asarray(made)
-        return Block(Chains(states, chains.made + steps), kernel, rows, made)
+        more = num_steps if active is None and not update_waits else block.made
+        return block._replace(chains=Chains(tuple(groups), chains.made + more))
 
     def compile(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> None:
         """Makes no steps at all: what is left of the call is the compilation."""
-        jax.block_until_ready(self.dispatch(chains, kernel, library, 0).made)
+        jax.block_until_ready(self.dispatch(chains, kernel, library, 0).steps)
 
     def blocks(
         self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary, num_steps: int

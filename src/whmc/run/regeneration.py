@@ -209,7 +209,7 @@ def _restart(state: RunState, target: Target, log: DrawLog, stopped: Bool[np.nda
         segments[c] = _restarted(segments[c], log, fresh, forget=library.size > known)
         version[c] = len(state.knowledge.versions) - 1
     adaptation = dataclasses.replace(adaptation, segments=tuple(segments), version=version)
-    return state.at(chains=Chains(states, chains.made), adaptation=adaptation)
+    return state.at(chains=Chains.of(states, chains.made), adaptation=adaptation)
 
 
 def _restarted(

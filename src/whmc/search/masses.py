@@ -30,7 +30,7 @@ NUM_DRAWS = 256
 TAIL_DOF = 4.0
 """Degrees of freedom of the Student-t half of the draws."""
 
-PASSES = 3
+PASSES = 5
 """Of the masses, each with the shares of the space by those before. They evaluate no density."""
 
 MOST_NUMBERS = 4_000_000

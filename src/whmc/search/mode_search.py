@@ -158,8 +158,9 @@ def run_finder(
     """
     taken = last_new = batch = 0
     most = finder.num_starts or MAX_STARTS
+    few = max(FIRST_STARTS, min(target.num_given_starts, BATCH))  # points that were given are all looked at
     while taken < most:
-        num, before = min(FIRST_STARTS if taken < BATCH else BATCH, most - taken), len(state.peaks)
+        num, before = min(few if taken < BATCH else BATCH, most - taken), len(state.peaks)
         found = finder.find(child(key, batch), target, num, known_modes(state))
         state = take(state, target, found)
         taken, batch = taken + num, batch + 1

@@ -127,6 +127,11 @@ class Target:
         """`num` points of the start region."""
         return self.home(draw_starts(self.space, self.starts, key, num))
 
+    @property
+    def num_given_starts(self) -> int:
+        """How many points the start region consists of; 0 for a box or a function."""
+        return 0 if self.starts is None or isinstance(self.starts, tuple) or callable(self.starts) else len(self.starts)
+
     # the space: flat positions and the values that they stand for
 
     @property
