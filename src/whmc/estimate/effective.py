@@ -9,6 +9,7 @@ With split chains, W the mean variance within them and B/n that between their me
 They are those of ArviZ, which the tests compare them with; importing ArviZ takes longer than importing JAX.
 """
 
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -86,8 +87,18 @@ def _autocovariance(values: Float[np.ndarray, "chains draws"]) -> Float[np.ndarr
 def _normal_scores(values: Float[np.ndarray, "chains draws"]) -> Float[np.ndarray, "chains draws"]:
     """Normal quantiles of the ranks, (r - 3/8) / (n + 1/4); values that are equal share their mean rank."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    rank = np.cumsum(count) - 0.5 * (count - 1)
-    return _normal_quantile((rank - 0.375) / (values.size + 0.25))[place.reshape(values.shape)]
+    if len(count) == values.size:
+        scores = _scores_of_ranks(values.size)
+    else:
+        rank = np.cumsum(count) - 0.5 * (count - 1)
+        scores = _normal_quantile((rank - 0.375) / (values.size + 0.25))
+    return scores[place.reshape(values.shape)]
+
+
+@lru_cache(maxsize=2)
+def _scores_of_ranks(num: int) -> Float[np.ndarray, " num"]:
+    """Of ranks 1 to `num`: the same for every parameter."""
+    return _normal_quantile((np.arange(1, num + 1) - 0.375) / (num + 0.25))
 
 
 def _normal_quantile(chance: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
@@ -95,4 +106,5 @@ def _normal_quantile(chance: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]
         from scipy.special import ndtri
 
         return np.asarray(ndtri(chance))
-    return np.array([NormalDist().inv_cdf(one) for one in chance.tolist()])
+    quantile = NormalDist().inv_cdf
+    return np.array([quantile(one) for one in chance.tolist()])

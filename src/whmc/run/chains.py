@@ -24,9 +24,10 @@ BLOCK_NUMBERS = 4_000_000
 """Random numbers of a block at most, about: they are drawn at once and must fit into the memory."""
 
 
-MOST_IN_GROUP = 8
-"""Chains of a group at most. Groups compute beside one another, each on a core of its own. A step of few chains takes
-hardly longer for eight than for one; and what a group computes does not depend on how many run at once."""
+MOST_IN_GROUP = 16
+"""Chains of a group at most. Groups compute beside one another, each on a core of its own; what a group computes does
+not depend on how many run at once. A step of a cheap density takes hardly longer for sixteen chains than for one, and
+XLA uses several cores for a costly one: so the sixteen chains of a default run are one group."""
 
 
 @dataclasses.dataclass(frozen=True)
