@@ -48,6 +48,8 @@ lint: $(VENV)/all.done
 	$(BIN)/mypy
 
 bench: $(VENV)/all.done
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/compile_block.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/known_modes.py
 	$(BIN)/python benchmarks/unknown_modes.py

@@ -4,11 +4,15 @@ import dataclasses
 from functools import cache
 
 import blackjax
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import whmc
+from whmc.kernels.block import draw_block
+from whmc.kernels.cycle import moves
+from whmc.kernels.random import total
 from whmc.kernels.settings import default_kernel
 from whmc.modes.library import ModeLibrary
 from whmc.testing import Problem, gaussian_mixture, himmelblau, loggamma_pair, many_well, shells, two_scale_pair
@@ -152,3 +156,15 @@ def wrong_libraries(library: ModeLibrary) -> dict[str, ModeLibrary]:
         "wrong weights": _with(library, log_weight=np.log([0.3, 0.7])),
         "student": dataclasses.replace(_with(library), dof=jnp.asarray(4.0)),
     }
+
+
+def numbers_of(kernel, library, key, step, chain):
+    """What `kernel.move` takes for one step of one chain, as a block draws it for the root `key`."""
+    together, keys = draw_block(kernel, library, key, np.full(chain + 1, step), 1)
+    parts = moves(kernel)
+    nums = [one.num_noise(library) for one in parts]
+    here = jax.tree.map(lambda rows: jnp.asarray(rows[0, chain]), together)
+    noise = [here.part(total(nums[:n]), total(nums[: n + 1])) for n in range(len(parts))]
+    for n, data in keys.items():
+        noise[n] = parts[n].draw(jax.random.wrap_key_data(jnp.asarray(data[0, chain])), library)
+    return tuple(noise) if isinstance(kernel, whmc.Cycle) else noise[0]

@@ -1,15 +1,22 @@
 """A block of steps: how records are packed, and which chains step."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import kstest
 
 import whmc
-from contracts import CYCLE, problem, wrong_libraries
+from contracts import CYCLE, KERNELS, numbers_of, problem, wrong_libraries
+from whmc._pytree import pytree
 from whmc.kernels.base import StepInfo
-from whmc.kernels.block import Packing, Trace, regenerated, run_block, start_chains
+from whmc.kernels.block import Trace, compute_block, draw_block, regenerated, run_block, start_chains
+from whmc.kernels.packing import Packing
+from whmc.kernels.random import Places, block_keys, block_noise
 from whmc.kernels.settings import arrays
+from whmc.run.chains import Mover
 
 CHAINS, LENGTH = 6, 40
 LIBRARY = wrong_libraries(problem("pair").library)["shifted"]
@@ -140,3 +147,121 @@ def test_the_trace_is_what_its_class_says(block):
     state = whmc.init(trace.position[5, 2], problem("pair").target, LIBRARY)
     np.testing.assert_allclose(trace.logdensity[5, 2], state.logdensity, rtol=1e-9)
     np.testing.assert_allclose(trace.log_mixture[5, 2], state.log_mixture, rtol=1e-9)
+
+
+MARK = 0.73908513321516064
+"""A number that stands in a density once, and nowhere else."""
+
+
+def copies(kernel, library):
+    """How often the target is written into the block of a kernel, before the compiler sees it."""
+    target = whmc.Target(lambda x: -0.5 * jnp.sum((x - MARK) ** 2), dim=2)
+    states, _ = start_chains(target, library, jnp.zeros((CHAINS, 2)))
+    noise = draw_block(kernel, library, jax.random.key(0), np.zeros(CHAINS, int), LENGTH)
+    flags = jnp.asarray(LENGTH), jnp.ones(CHAINS, bool), jnp.asarray(False)
+    text = compute_block.lower(arrays(kernel), target, library, states, noise, *flags).as_text()
+    return len(re.findall(r"dense<0\.7390851332", text))
+
+
+@pytest.mark.parametrize("name", ["local", "wormhole", "throat", "independence", "cycle", "gibbs", "trajectory"])
+def test_the_target_stands_in_the_block_once(name):
+    """With its gradient; the Gibbs jump also weighs the charts by the density alone."""
+    assert copies(KERNELS[name], LIBRARY) == (2 if name == "gibbs" else 1)
+
+
+def test_a_kernel_that_is_no_flight_brings_its_own_copy():
+    """And parts no flights: those before and after it share one."""
+    mixed = whmc.Cycle((whmc.LocalHMC(), whmc.WormholeTrajectory(), whmc.Wormhole(), whmc.Independence()))
+    assert copies(mixed, LIBRARY) == 2
+
+
+def test_a_move_of_a_subclass_is_what_the_block_runs():
+    """Not the flight that it inherits."""
+    library = LIBRARY
+    states, _ = start_chains(problem("pair").target, library, jnp.zeros((CHAINS, 2)))
+    rest = (jax.random.key(1), np.zeros(CHAINS, int), jnp.asarray(2), jnp.ones(CHAINS, bool), jnp.asarray(False))
+    for kernel in (Still(), whmc.Cycle((Still(), Still()))):
+        ends, trace, _ = run_block(arrays(kernel), problem("pair").target, library, states, *rest, length=2)
+        np.testing.assert_array_equal(ends.position, 0.0)
+        assert not any(map(np.any, jax.tree.leaves(trace.info)))
+
+
+@pytree
+class Still(whmc.LocalHMC):
+    """Stays where it is."""
+
+    def move(self, noise, state, target, library):
+        del noise, target, library
+        whole, flag = jnp.zeros((), int), jnp.zeros((), bool)
+        return state, StepInfo(whole, whole, jnp.zeros(()), flag, flag, whole, whole)
+
+
+def test_a_cycle_of_flights_and_others_gives_the_draws_of_its_moves():
+    """Among them one that draws from a key of its own."""
+    kernel = arrays(
+        whmc.Cycle((whmc.LocalHMC(), whmc.WormholeTrajectory(), KERNELS["blackjax"], whmc.Wormhole(throat=3)))
+    )
+    case, library = problem("pair"), LIBRARY
+    starts = case.draw(np.random.default_rng(0), 2)[0]
+    states, _ = start_chains(case.target, library, jnp.asarray(starts))
+    rest = (jax.random.key(3), np.zeros(2, int), jnp.asarray(4), jnp.ones(2, bool), jnp.asarray(False))
+    _, trace, _ = run_block(kernel, case.target, library, states, *rest, length=4)
+    move = jax.jit(type(kernel).move)
+    for chain in range(2):
+        state = jax.tree.map(lambda rows, c=chain: rows[c], states)
+        for t in range(4):
+            noise = numbers_of(kernel, library, jax.random.key(3), t, chain)
+            state, info = move(kernel, noise, state, case.target, library)
+            np.testing.assert_allclose(state.position, trace.position[t, chain], rtol=1e-9, atol=1e-9)
+            told = jax.tree.map(lambda rows, t=t, c=chain: rows[t, c], trace.info)
+            jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6), info, told)
+
+
+def test_numbers_of_a_step_depend_on_chain_and_step_only():
+    """Not on where a block begins, how long it is, or how many chains run beside."""
+    key = jax.random.key(5)
+    whole = block_noise(key, Places(np.array([0, 0, 0]), 20), 5, 3)
+    part = block_noise(key, Places(np.array([7, 12]), 8), 5, 3)
+    for chain, first in ((0, 7), (1, 12)):
+        for name in ("uniform", "normal"):
+            wanted = getattr(whole, name)[first : first + 8, chain]
+            np.testing.assert_array_equal(getattr(part, name)[: len(wanted), chain], wanted)
+    later = block_noise(key, Places(np.array([3]), 4, first_chain=2), 5, 3)
+    np.testing.assert_array_equal(later.normal[:, 0], whole.normal[3:7, 2])
+    keys = block_keys(key, Places(np.array([0, 0, 0]), 20), 1)
+    np.testing.assert_array_equal(block_keys(key, Places(np.array([7, 12]), 8), 1)[:, 1], keys[12:20, 1])
+    other = block_noise(jax.random.key(6), Places(np.array([0]), 20), 5, 3)
+    words = np.concatenate([whole.uniform.ravel(), other.uniform.ravel()])
+    assert len(np.unique(words)) == len(words)
+
+
+def test_numbers_of_a_block_have_the_laws_that_they_should_have():
+    noise = block_noise(jax.random.key(0), Places(np.zeros(8, int), 5000), 3, 3)
+    assert noise.uniform.shape == noise.normal.shape == (5000, 8, 3)
+    assert np.all((noise.uniform > 0) & (noise.uniform < 1))
+    for column, law in ((noise.uniform.ravel(), "uniform"), (noise.normal.ravel(), "norm")):
+        assert kstest(column, law).pvalue > 1e-4
+    rows = np.concatenate([noise.uniform, noise.normal], axis=-1)[:, :4].reshape(5000, -1)
+    apart = np.corrcoef(rows.T) - np.eye(rows.shape[1])
+    assert np.abs(apart).max() < 5.5 / np.sqrt(5000)  # 276 pairs
+
+
+@pytest.mark.parametrize("num", [1, 16, 17, 40])
+def test_chains_in_groups_are_the_chains(num):
+    """Groups have one size; copies that fill the last one neither move nor show."""
+    case, library = problem("pair"), LIBRARY
+    mover = Mover(case.target, jax.random.key(0))
+    positions = case.draw(np.random.default_rng(1), num)[0]
+    chains, _ = mover.start(library, positions)
+    assert len({group.logdensity.shape for group in chains.groups}) == 1
+    np.testing.assert_array_equal(chains.states.position, positions)
+    kernel = arrays(whmc.Cycle((whmc.LocalHMC(), whmc.Independence())))
+    block = mover.dispatch(chains, kernel, library, 5)
+    assert block.trace.position.shape[1:] == (num, 2) and np.all(block.made == 5) and len(block.made) == num
+    np.testing.assert_array_equal(block.trace.position[4], block.chains.states.position)
+    # some chains only: the others stay where they were
+    some = np.arange(num) % 2 == 0
+    half = mover.dispatch(chains, kernel, library, 5, active=some)
+    assert np.all(half.made == np.where(some, 5, 0)) and np.all(half.chains.made == half.made)
+    np.testing.assert_array_equal(half.chains.states.position[~some], positions[~some])
+    np.testing.assert_allclose(half.chains.states.position[some], block.chains.states.position[some], rtol=1e-12)

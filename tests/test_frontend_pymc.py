@@ -88,7 +88,7 @@ def test_log_density_and_gradient_are_pymcs(everything, positions, evaluate):
     off = np.asarray(values) - [logp(point) for point in theirs]
     assert np.abs(off.mean()) < 1e-6 and np.ptp(off) < 1e-11 * np.abs(values).max()
     np.testing.assert_allclose(scores, [dlogp(point) for point in theirs], rtol=1e-8, atol=1e-8)
-    assert target.logdensity_dtype() == np.float64
+    assert target.logdensity_dtype == np.float64
 
 
 def test_values_are_pymcs_and_lead_back(everything, positions):
@@ -199,7 +199,7 @@ def test_single_precision_models_are_sampled_in_double():
                 pm.HalfFlat("half")
                 pm.NormalMixture("y", weight, place, 0.5, observed=np.array([0.25, 0.5, -1.75]))
             target = from_pymc(model)
-        assert target.logdensity_dtype() == np.float64
+        assert target.logdensity_dtype == np.float64
         at = jnp.linspace(-1.0, 1.1, target.dim)
         assert all(value.dtype == np.float64 for value in target.constrain(at).values())
         np.testing.assert_allclose(target.unconstrain(target.constrain(at)), at, rtol=1e-12, atol=1e-12)

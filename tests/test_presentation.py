@@ -1,4 +1,4 @@
-"""The same keys give the same draws, however they are computed."""
+"""The same numbers give the same draws, however they are computed."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import whmc
-from contracts import CYCLE, KERNELS, only_these_at_every_change, problem
+from contracts import CYCLE, KERNELS, numbers_of, only_these_at_every_change, problem
 from whmc.kernels.block import run_block, start_chains
 from whmc.kernels.settings import arrays
 
@@ -43,12 +43,12 @@ def test_block_and_loop_agree(kernel):
     case = problem("rotated")
     positions = case.draw(np.random.default_rng(0), 5)[0]
     _, trace = _run(chosen, case, positions, 6)
-    library, one = case.library, jax.jit(type(chosen).step)
+    library, one = case.library, jax.jit(type(chosen).move)
     for chain in range(5):
-        key = jax.random.fold_in(jax.random.key(3), chain)
         state = whmc.init(jnp.asarray(positions[chain]), case.target, library)
         for step in range(6):
-            state, _ = one(chosen, jax.random.fold_in(key, step), state, case.target, library)
+            noise = numbers_of(chosen, library, jax.random.key(3), step, chain)
+            state, _ = one(chosen, noise, state, case.target, library)
             np.testing.assert_allclose(state.position, trace.position[step, chain], rtol=1e-9, atol=1e-9)
 
 

@@ -14,6 +14,7 @@ class Frames(progress.Progress):
 
     def __init__(self) -> None:
         super().__init__(True)
+        self.terminal = True
         self.pictures: list[str] = []
 
     def _draw(self, lines: list[str]) -> None:
@@ -47,3 +48,23 @@ def test_no_speed_is_beyond_what_the_whole_run_reached(frames):
     ]
     # a block of sixth of the draws may be several times as quick as all of them, not a hundred times
     assert speeds and max(speeds) < 30 * result.num_gradients / result.timings.sampling
+
+
+def test_the_search_tells_starts_modes_and_gradients():
+    view, case = Frames(), problem("pair")
+    whmc.sample(case.target, draws=20, warmup=20, progress=view)
+    told = [one for one in view.pictures if one.startswith("whmc search")]
+    assert re.search(r"gradients; \d+ starts, 2 modes so far", told[-1])
+
+
+def test_where_there_is_no_terminal_a_plain_line_tells_now_and_then(capsys, monkeypatch):
+    case = problem("pair")
+    whmc.sample(case.target, modes=case.locations, draws=20, warmup=20)
+    assert capsys.readouterr().err == ""  # a short run says nothing
+    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
+    whmc.sample(case.target, modes=case.locations, draws=300, warmup=20)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines and all(line.startswith("whmc ") for line in lines)
+    assert any(re.match(r"whmc sampling +100%", line) for line in lines)
+    whmc.sample(case.target, modes=case.locations, draws=20, warmup=20, progress=False)
+    assert capsys.readouterr().err == ""

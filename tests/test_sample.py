@@ -12,7 +12,7 @@ import pytest
 import whmc
 from contracts import only_these_at_every_change, problem
 from unchecked import unchecked
-from whmc.kernels.block import run_block
+from whmc.kernels.block import compute_block
 from whmc.testing import Problem, gaussian_mixture, loggamma_pair
 
 
@@ -78,12 +78,40 @@ def test_skewed_modes_in_a_thousand_dimensions():
 
 def test_one_compilation_for_the_whole_run():
     case = unit_pair.__wrapped__(3)
-    before = run_block._cache_size()
+    before = compute_block._cache_size()
     result = whmc.sample(case.target, modes=case.locations, chains=4, draws=250, warmup=200)
-    assert run_block._cache_size() == before + 1
+    assert compute_block._cache_size() == before + 1
     assert result.draws.shape == (4, 250, 3)
     whmc.sample(case.target, modes=case.locations, chains=4, draws=20, warmup=50, seed=9)
-    assert run_block._cache_size() == before + 1  # and none for another run of the same target
+    assert compute_block._cache_size() == before + 1  # and none for another run of the same target
+
+
+COUNTED = """
+import logging
+import jax
+import jax.numpy as jnp
+import whmc
+
+class Listen(logging.Handler):
+    def emit(self, record):
+        if record.getMessage().startswith("Finished XLA compilation"):
+            print(record.getMessage())
+
+jax.config.update("jax_log_compiles", True)
+for name in ("jax._src.dispatch", "jax._src.interpreters.pxla"):
+    logging.getLogger(name).addHandler(Listen())
+    logging.getLogger(name).propagate = False
+target = whmc.Target(lambda x: jnp.logaddexp(-jnp.sum((x - 3) ** 2), -2 * jnp.sum((x + 3) ** 2)), dim=2, starts=(-9, 9))
+str(whmc.sample(target, draws=100, warmup=100))
+"""
+
+
+def test_a_whole_run_compiles_few_functions():
+    """From search to summary. Each call of jnp on the host would be one or two more."""
+    done = subprocess.run([sys.executable, "-c", COUNTED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("jit(compute_block)") == 1 and done.stdout.count("jit(_evaluate)") == 1
+    assert len(done.stdout.splitlines()) <= 12, done.stdout
 
 
 def test_one_mode_works_without_jumps():
@@ -210,7 +238,7 @@ BAD = [
     (lambda: run(modes=whmc.ModeLibrary.empty(2)), ValueError, "library is empty"),
     (lambda: run(modes=whmc.ModeLibrary.empty(3)), ValueError, "dimension 3, the target 2"),
     (lambda: run(modes=[[9.0, 9.0]], f=lambda x: cut(x, -jnp.inf)), ValueError, "outside the support"),
-    (lambda: run(f=lambda x: jnp.nan * normal(x)), ValueError, "nan at mode 0"),
+    (lambda: run(f=lambda x: jnp.nan * normal(x)), ValueError, "is NaN or infinite at mode 0"),
     (lambda: run(f=lambda x: x), ValueError, r"shape \(2,\).*missing .sum"),
     (lambda: run(f=lambda x: jnp.sum(x.astype(complex))), TypeError, "complex128"),
     (lambda: run(f=lambda x: jnp.sum(x > 0)), TypeError, "int64"),

@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 import whmc
+from whmc.keys import child
 from whmc.modes.library import ModeLibrary
 from whmc.search import ongoing
 from whmc.search.assign import NOBODY, assign
 from whmc.search.connect import LocalDraws, connect, drifting, explained_strays, group_chains, moments_chart
-from whmc.search.descent import DescentResult, logdensities
+from whmc.search.descent import DescentResult
 from whmc.search.masses import FEWEST_EFFECTIVE, NUM_DRAWS, log_mean, weigh
 from whmc.search.mode_search import MAX_STARTS, SearchState, start_search, take
-from whmc.search.polish import Peak
+from whmc.search.peak import Peak
 from whmc.search.report import tell_dropped
 from whmc.storage.serialize import pack, unpack
+from whmc.target.rows import logdensities
 from whmc.testing import Problem, gaussian_mixture
 
 WEIGHTS, DIM = np.array([0.5, 0.3, 0.15, 0.05]), 3
@@ -85,7 +87,7 @@ def test_only_plain_descents_from_the_start_region_count_as_independent():
 
 
 def test_polishing_is_counted():
-    """One end at a mode: a gradient and D products with the Hessian, two gradients each, and its height."""
+    """One end at a mode: a gradient and two for each column of the curvature, and its height."""
     target = four().target
     ends = DescentResult(four().means[:1] + 1e-4, np.ones(1, bool), 0)
     assert take(start_search(target, 10), target, ends).num_gradients >= 1 + 1 + 2 * DIM
@@ -227,7 +229,7 @@ def test_looks_depend_on_their_stream_and_number_only_and_end():
     assert last.search.num_starts >= 0.2 * MAX_STARTS and grown.size == 4
     again, other = state, library
     for n in range(last.looks):
-        key = jax.random.fold_in(stream, n)
+        key = child(stream, n)
         again, other = ongoing.look(again, four().target, other, *some_draws(), key)
     np.testing.assert_array_equal(grown.location, other.location)
     assert again.search.num_gradients == last.search.num_gradients

@@ -1,20 +1,17 @@
 """What the verbs of the command line do: nothing that the API cannot."""
 
 import argparse
-import contextlib
 import json
 import logging
-import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from whmc.cli.arguments import FIGURES
@@ -30,6 +27,7 @@ from whmc.run.sample import resume as resume_run
 from whmc.search.find import search_modes
 from whmc.storage.serialize import Damaged
 from whmc.storage.store import Store, StoreError
+from whmc.target.compiled import kept_code
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -42,7 +40,7 @@ def command(function: Command) -> Command:
         if not chosen.debug:  # JAX logs the traceback of a callback, whose error is told below
             logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL + 1)
         try:
-            with _cache(not chosen.no_cache):
+            with kept_code(not chosen.no_cache):
                 return function(chosen)
         except OutputClosed:
             raise
@@ -74,27 +72,6 @@ def _ours(error: BaseException) -> bool:
     """Whether whmc itself raised it, with a text made for the user."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parents[1])
-
-
-@contextlib.contextmanager
-def _cache(wanted: bool) -> Iterator[None]:
-    """JAX's compilation cache in the user's cache folder, unless JAX was told another."""
-    if not wanted or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        yield
-        return
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    settings = {
-        "jax_compilation_cache_dir": str(home / "whmc" / "jax"),
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
 
 
 def _loaded(chosen: argparse.Namespace) -> LoadedTarget:

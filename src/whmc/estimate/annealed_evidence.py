@@ -15,9 +15,10 @@ from jaxtyping import Array, Float, Int
 
 from whmc.estimate.evidence import Evidence, acceptance_ratio
 from whmc.kernels.base import AbstractKernel, make_state
+from whmc.kernels.cycle import moves
 from whmc.kernels.leapfrog import Motion, leapfrog
-from whmc.kernels.settings import moves
 from whmc.kernels.wormhole import Wormhole
+from whmc.keys import children
 from whmc.modes.library import ModeLibrary, apply
 from whmc.modes.mixture import pick
 from whmc.target.target import Target
@@ -53,7 +54,7 @@ def annealed_evidence(
     stride = min([1.0, *(float(move.stride) for move in wormholes)])
     some = _thinned(draws)
     size, dim = some.shape[:2], some.shape[2]
-    keys = jax.random.split(key, 2)
+    keys = children(key, 2)
     there = _inward(target, library, jnp.asarray(some.reshape(-1, dim)), keys[0], throat, stride)
     back = _outward(target, library, jax.random.split(keys[1], size[0] * size[1]), throat, stride)
     found = acceptance_ratio(np.asarray(back).reshape(size), np.asarray(there).reshape(size))

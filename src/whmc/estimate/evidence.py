@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
+from whmc.estimate.effective import effective_draws_of_mean
 from whmc.estimate.weights import standard_error
 
 TOLERANCE = 1e-9
@@ -16,6 +17,8 @@ RESIDUAL = 1e-6
 
 MAX_DOUBLINGS = 64
 """Of the first step of one, while the root is bracketed: roots further than 1e19 from the bulk are not looked for."""
+
+MAX_HALVINGS = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +79,8 @@ def _without_nan(work: np.ndarray) -> np.ndarray:
 
 def _log_sides(draws: np.ndarray, proposals: np.ndarray, log_z: float) -> tuple[np.ndarray, np.ndarray]:
     """log of s2 Z/(s1 w + s2 Z) at the draws and of s1 w/(s1 w + s2 Z) at the proposals."""
-    from scipy.special import log_expit  # late: not needed to import whmc
-
     offset = log_z + np.log(proposals.size / draws.size)
-    return log_expit(offset - draws), log_expit(proposals - offset)
+    return -np.logaddexp(0.0, draws - offset), -np.logaddexp(0.0, offset - proposals)
 
 
 def _log_mean(logs: np.ndarray) -> float:
@@ -95,8 +96,6 @@ def _root(draws: np.ndarray, proposals: np.ndarray) -> float | None:
     of nought or one, however absurd. A root is returned only if it solves the equation and lies where w allows it:
     see `_within`.
     """
-    from scipy.optimize import brentq
-
     finite = np.concatenate([draws[np.isfinite(draws)], proposals[np.isfinite(proposals)]])
     if min(draws.size, proposals.size) < 2 or len(finite) == 0:
         return None
@@ -111,7 +110,7 @@ def _root(draws: np.ndarray, proposals: np.ndarray) -> float | None:
     bracket = _bracket(excess)
     if bracket is None:
         return None
-    shift = float(brentq(excess, *bracket, xtol=TOLERANCE))
+    shift = _between(excess, *bracket)
     solved = abs(excess(shift)) < RESIDUAL and _within(near, far, shift)
     return centre + shift if solved else None
 
@@ -127,6 +126,16 @@ def _bracket(excess: Callable[[float], float]) -> tuple[float, float] | None:
             return min(inner, outer), max(inner, outer)
         inner, outer = outer, 2 * outer
     return None
+
+
+def _between(excess: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function is zero, by halving: the sums are cheap, and nothing can go wrong."""
+    for _ in range(MAX_HALVINGS):
+        middle = 0.5 * (low + high)
+        if high - low < TOLERANCE or not low < middle < high:
+            break
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return 0.5 * (low + high)
 
 
 def _within(draws: np.ndarray, proposals: np.ndarray, log_z: float) -> bool:
@@ -153,12 +162,8 @@ def _mean_error(values: Float[np.ndarray, "chains draws"]) -> float:
     Batches are blind to what takes longer than a batch, and the spread of few chains is itself uncertain.
     """
     errors = [float(standard_error(values[..., None])[0])]
-    if values.shape[1] >= 4 and np.ptp(values) > 0:
-        from arviz_stats.base.array import array_stats  # late: it takes longer to import than JAX
-
-        with np.errstate(divide="ignore", invalid="ignore"):  # chains that stand still have no variance of their own
-            effective = array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean")
-        errors.append(float(np.std(values, ddof=1) / np.sqrt(effective)))
+    if values.size > 1:
+        errors.append(float(np.std(values, ddof=1) / np.sqrt(effective_draws_of_mean(values))))
     return float(np.nanmax(errors)) if np.any(np.isfinite(errors)) else np.nan
 
 

@@ -1,4 +1,4 @@
-"""Mean, standard deviation, effective draws and R-hat of every parameter; the last two by ArviZ."""
+"""Mean, standard deviation, effective draws and R-hat of every parameter."""
 
 import dataclasses
 import math
@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from whmc._memmap import pieces, release
+from whmc.estimate.effective import effective_draws, r_hat
 
 AT_ONCE = 4_000_000
 """Numbers of all columns that are held at a time."""
@@ -64,17 +65,8 @@ class ParameterTable:
 
 def _numbers(column: Float[np.ndarray, "chains draws"]) -> tuple[float, float, float, float]:
     """Mean, standard deviation, effective draws, R-hat; NaN for what cannot be said."""
-    from arviz_stats.base.array import array_stats  # late: it takes longer to import than JAX
-
-    chains, draws = column.shape
-    able = draws >= 4 and np.ptp(column) > 0
-    ess = rhat = np.nan
-    with np.errstate(divide="ignore", invalid="ignore"):  # chains that stand still have no variance of their own
-        if able:
-            ess = float(array_stats.ess(column, chain_axis=0, draw_axis=1))
-        if able and chains > 1:
-            rhat = float(array_stats.rhat(column, chain_axis=0, draw_axis=1))
-    return float(column.mean()), float(column.std(ddof=1)) if column.size > 1 else np.nan, ess, rhat
+    sd = float(column.std(ddof=1)) if column.size > 1 else np.nan
+    return float(column.mean()), sd, effective_draws(column), r_hat(column)
 
 
 def _columns(rows: np.ndarray) -> Iterator[Float[np.ndarray, "chains draws"]]:

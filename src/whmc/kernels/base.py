@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
 from whmc.kernels.random import draw_noise
-from whmc.modes.library import ModeLibrary
+from whmc.modes.library import ModeLibrary, row
 from whmc.modes.mixture import log_components, log_mixture, pick
 from whmc.target.target import Numbers, Target
 
@@ -23,14 +23,14 @@ from whmc.target.target import Numbers, Target
 class ChainState:
     """A chain's position and what was computed there, so that nothing is computed twice.
 
-    It belongs to the library that it was made with: `refresh` moves it to another one.
+    It belongs to the library that it was made with: `refresh` moves it to another one. Also the states of many chains.
     """
 
-    position: Float[Array, " dim"]
-    logdensity: Float[Array, ""]
-    score: Float[Array, " dim"]
-    log_components: Float[Array, " capacity"]
-    log_mixture: Float[Array, ""]
+    position: Float[Array, "*n dim"]
+    logdensity: Float[Array, "*n"]
+    score: Float[Array, "*n dim"]
+    log_components: Float[Array, "*n capacity"]
+    log_mixture: Float[Array, "*n"]
 
     @property
     def label(self) -> Int[Array, ""]:
@@ -48,7 +48,7 @@ class ChainState:
 
     def log_responsibility(self, label: Int[Array, ""]) -> Float[Array, ""]:
         """log r_k."""
-        return self.log_components[label] - self.log_mixture
+        return row(self.log_components, label) - self.log_mixture
 
 
 @pytree
@@ -106,11 +106,18 @@ def log_accept(log_ratio: Float[Array, ""], proposal: ChainState) -> Float[Array
 
 
 def metropolis(
-    uniform: Float[Array, ""], log_ratio: Float[Array, ""], state: ChainState, proposal: ChainState
+    uniform: Float[Array, ""],
+    log_ratio: Float[Array, ""],
+    state: ChainState,
+    proposal: ChainState,
+    possible: Bool[Array, ""] | bool = True,
 ) -> tuple[ChainState, Bool[Array, ""], Float[Array, ""]]:
-    """The proposal with probability min(1, exp(log_ratio)), else the state; whether; and the ratio used."""
+    """The proposal with probability min(1, exp(log_ratio)), else the state; whether; and the ratio used.
+
+    A proposal that is not `possible` is refused whatever its ratio.
+    """
     log_ratio = log_accept(log_ratio, proposal)
-    accepted = jnp.log(uniform) < log_ratio
+    accepted = possible & (jnp.log(uniform) < log_ratio)
     new_state = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), proposal, state)
     return new_state, accepted, log_ratio
 

@@ -12,12 +12,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, make_state, refresh
+from whmc.kernels.cycle import Cycle, moves
+from whmc.kernels.flight import Fleet, told
+from whmc.kernels.packing import Packed, Packing, put
+from whmc.kernels.random import Noise, Places, block_keys, block_noise, total
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
+
+BlockNoise = tuple[Noise, dict[int, UInt32[Any, "length chains 2"]]]
+"""The random numbers of a block, (steps, chains, ...), and the keys of kernels that draw by themselves."""
 
 
 @pytree
@@ -31,48 +38,40 @@ class Trace:
     info: Any
 
 
-@partial(jax.jit, static_argnames="length")
-def run_block(
+@jax.jit
+def compute_block(
     kernel: AbstractKernel,
     target: Target,
     library: ModeLibrary,
     states: ChainState,
-    key: Array,
-    first_step: Int[Array, " chains"],
-    num_steps: Int[Array, ""],
-    active: Bool[Array, " chains"],
-    update_waits: Bool[Array, ""],
-    *,
-    length: int,
-) -> tuple[ChainState, Trace, Int[Array, " chains"]]:
-    """`num_steps` (at most `length`) steps of every active chain, and how many each made; rows past that mean nothing.
+    noise: BlockNoise,
+    num_steps: Int[Any, ""],
+    active: Bool[Any, " chains"],
+    update_waits: Bool[Any, ""],
+) -> tuple[ChainState, Packed, Int[Array, " chains"]]:
+    """`num_steps` (at most as many as there is noise for) steps of every active chain, packed, and how many each made;
+    rows past that mean nothing.
 
     Where an update of the kernel waits, a chain stops at its next regeneration; its last row is that step.
-
-    Step t of chain c uses the key fold_in(fold_in(key, c), t) with t counted from the chain's start, so the
-    draws depend neither on how a run is cut into blocks nor on how many chains run beside.
     """
-    num_chains = states.logdensity.shape[0]
-    chain_keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_chains))
+    length, num_chains = noise[0].uniform.shape[:2]
+    kernels = moves(kernel)
+    nums = [one.num_noise(library) for one in kernels]
+    own = {n: _drawn(kernels[n], keys, library) for n, keys in noise[1].items()}
+    fleet = Fleet(kernels, target, library, states)
 
-    # all random numbers of the block at once: one call of the generator costs about as much as a hundred
-    def draw(t: Int[Array, ""], chain_key: Array) -> Any:
-        return kernel.draw(jax.random.fold_in(chain_key, t), library)
+    def noise_of(numbers: Any, m: int) -> Any:
+        together, alone = numbers
+        return alone[m] if m in alone else together.part(total(nums[:m]), total(nums[: m + 1]))
 
-    steps = first_step + jnp.arange(length)[:, None]
-    noise = jax.vmap(jax.vmap(draw), (0, None))(steps, chain_keys)
-    states = refresh_all(states, library)
+    def row_of(states: Any, told: Any) -> Trace:
+        here = fleet.states.unpack(states)
+        label = jnp.argmax(here.log_components, axis=1)
+        return Trace(here.position, here.logdensity, here.log_mixture, label, told)
 
-    def one(noise: Any, state: ChainState) -> tuple[ChainState, Trace]:
-        state, info = kernel.move(noise, state, target, library)
-        return state, Trace(state.position, state.logdensity, state.log_mixture, state.label, info)
-
-    step = jax.vmap(one)
-
-    def step_of(n: Int[Array, ""], states: ChainState) -> tuple[ChainState, Trace]:
-        return step(jax.tree.map(lambda rows: rows[n], noise), states)
-
-    packing = Packing.of(jax.eval_shape(step_of, num_steps, states)[1])
+    start = fleet.states.pack(refresh_all(states, library))
+    first = jax.tree.map(lambda rows: rows[0], (noise[0], own))
+    packing = Packing.of(row_of(start, fleet.nothing_told(partial(noise_of, first), active, start)))
 
     def more(carry: Any) -> Bool[Array, ""]:
         n, _, _, running, _ = carry
@@ -80,65 +79,71 @@ def run_block(
 
     def body(carry: Any) -> Any:
         n, states, rows, running, made = carry
-        moved, row = step_of(n, states)
-        states = jax.tree.map(
-            lambda new, old: jnp.where(running.reshape(-1, *[1] * (new.ndim - 1)), new, old), moved, states
-        )
-        rows = [old.at[n].set(new) for old, new in zip(rows, packing.pack(row), strict=True)]
-        made = made + running.astype(made.dtype)
-        return n + 1, states, rows, running & ~(update_waits & regenerated(row.info)), made
+        numbers = jax.tree.map(lambda rows: jax.lax.dynamic_index_in_dim(rows, n, keepdims=False), (noise[0], own))
+        states, told_now = fleet.step(partial(noise_of, numbers), running, states)
+        row = row_of(states, told_now)
+        rows = [put(old, new, n) for old, new in zip(rows, packing.pack(row), strict=True)]
+        stops = update_waits & regenerated(told(kernels, *row.info))
+        return n + 1, states, rows, running & ~stops, made + running.astype(made.dtype)
 
-    start = (jnp.zeros((), int), states, packing.empty(length, num_chains), active, jnp.zeros(num_chains, int))
-    _, states, rows, _, made = jax.lax.while_loop(more, body, start)
-    return states, packing.unpack(rows), made
+    carry = (jnp.zeros((), int), start, packing.empty(length, num_chains), active, jnp.zeros(num_chains, int))
+    _, ends, rows, _, made = jax.lax.while_loop(more, body, carry)
+    return fleet.states.unpack(ends), Packed(tuple(rows), packing), made
+
+
+def unpack_trace(kernel: AbstractKernel, packed: Packed) -> Trace:
+    """What the steps of a block record, in NumPy. It waits until the block is computed."""
+    trace = packed.unpack()
+    info = told(moves(kernel), *trace.info)
+    return dataclasses.replace(trace, info=info if isinstance(kernel, Cycle) else info[0])
+
+
+def run_block(
+    kernel: AbstractKernel,
+    target: Target,
+    library: ModeLibrary,
+    states: ChainState,
+    key: Array,
+    first_step: Int[Any, " chains"],
+    num_steps: Int[Any, ""],
+    active: Bool[Any, " chains"],
+    update_waits: Bool[Any, ""],
+    *,
+    length: int,
+) -> tuple[ChainState, Trace, Int[Array, " chains"]]:
+    """As `compute_block`, with the noise drawn and the trace unpacked; `first_step` of each chain is counted from its
+    start."""
+    noise = draw_block(kernel, library, key, np.asarray(first_step), length)
+    states, packed, made = compute_block(kernel, target, library, states, noise, num_steps, active, update_waits)
+    return states, unpack_trace(kernel, packed), made
+
+
+def draw_block(
+    kernel: AbstractKernel,
+    library: ModeLibrary,
+    key: Array,
+    first_step: Int[np.ndarray, " chains"],
+    length: int,
+    first_chain: int = 0,
+) -> BlockNoise:
+    """The random numbers of all steps of a block, on the host: together for the kernels that say how many they need,
+    and keys for the others. first_chain: the number of the first of these chains."""
+    nums = [one.num_noise(library) for one in moves(kernel)]
+    places = Places(first_step, length, first_chain)
+    keys = {n: block_keys(key, places, n) for n, num in enumerate(nums) if num is None}
+    return block_noise(key, places, *total(nums)), keys
+
+
+def _drawn(kernel: AbstractKernel, keys: UInt32[Any, "length chains 2"], library: ModeLibrary) -> Any:
+    """What a kernel draws by itself, for all steps of all chains."""
+    draw = jax.vmap(jax.vmap(kernel.draw, (0, None)), (0, None))
+    return draw(jax.random.wrap_key_data(keys, impl="threefry2x32"), library)
 
 
 def regenerated(info: Any) -> Any:
     """Whether any move of a step was a regeneration."""
     parts = [part.regenerated for part in (info if isinstance(info, tuple) else (info,))]
     return reduce(operator.or_, parts)
-
-
-@dataclasses.dataclass(frozen=True)
-class Packing:
-    """A record as one array for each dtype: writing a step then costs three small copies, not thirty."""
-
-    structure: Any
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, row: Any) -> "Packing":
-        leaves, structure = jax.tree.flatten(row)
-        return cls(structure, tuple(leaf.shape for leaf in leaves), tuple(leaf.dtype for leaf in leaves))
-
-    def kinds(self) -> list[Any]:
-        return sorted(set(self.dtypes), key=str)
-
-    def empty(self, length: int, chains: int) -> list[Array]:
-        """Room for `length` records of all chains."""
-        widths = {
-            kind: sum(int(np.prod(s[1:])) for s, d in zip(self.shapes, self.dtypes, strict=True) if d == kind)
-            for kind in self.kinds()
-        }
-        return [jnp.zeros((length, chains, width), kind) for kind, width in widths.items()]
-
-    def pack(self, row: Any) -> list[Array]:
-        """The record of one step: (chains, numbers) for each dtype."""
-        leaves = jax.tree.leaves(row)
-        flat = [leaf.reshape(leaf.shape[0], -1) for leaf in leaves]
-        return [jnp.concatenate([f for f in flat if f.dtype == kind], axis=1) for kind in self.kinds()]
-
-    def unpack(self, rows: list[Array]) -> Any:
-        """The records again, (steps, chains, ...) each."""
-        offsets, leaves = dict.fromkeys(self.kinds(), 0), []
-        by_kind = dict(zip(self.kinds(), rows, strict=True))
-        for shape, kind in zip(self.shapes, self.dtypes, strict=True):
-            width, start = int(np.prod(shape[1:])), offsets[kind]
-            part = by_kind[kind][..., start : start + width]
-            leaves.append(part.reshape(*part.shape[:2], *shape[1:]))
-            offsets[kind] += width
-        return jax.tree.unflatten(self.structure, leaves)
 
 
 @jax.jit

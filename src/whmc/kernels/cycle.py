@@ -7,7 +7,7 @@ from jaxtyping import Array
 
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
-from whmc.kernels.random import share_noise
+from whmc.kernels.random import draw_noise, total
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
 
@@ -30,10 +30,12 @@ class Cycle(AbstractKernel):
     def draw(self, key: Array, library: ModeLibrary) -> tuple[Any, ...]:
         # one call of the generator for all kernels that say how much they need: each call takes time to compile
         nums = [kernel.num_noise(library) for kernel in self.kernels]
-        shared = iter(share_noise(jax.random.fold_in(key, len(nums)), [num for num in nums if num is not None]))
+        together = draw_noise(jax.random.fold_in(key, len(nums)), *total(nums))
         return tuple(
-            kernel.draw(jax.random.fold_in(key, n), library) if num is None else next(shared)
-            for n, (kernel, num) in enumerate(zip(self.kernels, nums, strict=True))
+            kernel.draw(jax.random.fold_in(key, n), library)
+            if nums[n] is None
+            else together.part(total(nums[:n]), total(nums[: n + 1]))
+            for n, kernel in enumerate(self.kernels)
         )
 
     def move(
@@ -44,3 +46,8 @@ class Cycle(AbstractKernel):
             state, info = kernel.move(part, state, target, library)
             infos.append(info)
         return state, tuple(infos)
+
+
+def moves(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
+    """The kernels of a cycle, or the kernel alone."""
+    return kernel.kernels if isinstance(kernel, Cycle) else (kernel,)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis
+from whmc.kernels.base import ChainState, StepInfo
+from whmc.kernels.flight import LANDING, AbstractFlight, Leg, Schedule
 from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
@@ -29,7 +30,7 @@ def log_regeneration(
     )
 
 
-class AbstractIndependence(AbstractKernel):
+class AbstractIndependence(AbstractFlight):
     """theta' ~ q, accepted with min(1, w(theta')/w(theta)), w = pi/q: T of Eq. (10) [TSQ:T].
 
     An accepted move is a regeneration with the chance of `log_regeneration`; then theta' has law
@@ -62,27 +63,27 @@ class AbstractIndependence(AbstractKernel):
         uniform, normal = self.num_proposal(library)
         return uniform + 2, normal
 
-    def move(
-        self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
-    ) -> tuple[ChainState, StepInfo]:
-        u_accept, u_coin = noise.uniform[-2:]
+    def schedules(self) -> tuple[Schedule, ...]:
+        return (LANDING,)
+
+    def begin(self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary) -> Leg:
+        del target
         position, drawn = self.propose(noise, library)
-        proposal, failed = make_state(position, target, library)
-        log_w, new_log_w = self.log_ratio(state, library), self.log_ratio(proposal, library)
-        attempted = drawn & jnp.isfinite(log_w)
-        log_ratio = jnp.where(attempted, new_log_w - log_w, -jnp.inf)
-        new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)
+        log_w = self.log_ratio(state, library)
+        return Leg.land(position, jnp.where(drawn & jnp.isfinite(log_w), log_w, jnp.inf))
+
+    def finish(self, noise: Noise, state: ChainState, leg: Leg, proposal: ChainState, library: ModeLibrary) -> StepInfo:
+        log_w, new_log_w = leg.log_start, self.log_ratio(proposal, library)
         log_chance = log_regeneration(log_w, new_log_w, jnp.asarray(self.log_threshold, new_log_w.dtype))
-        info = StepInfo(
+        return StepInfo(
             label=state.label,
             proposed=proposal.label,
-            log_ratio=log_ratio,
-            accepted=accepted,
-            regenerated=accepted & (jnp.log(u_coin) < log_chance),
-            num_gradients=attempted.astype(int),
-            num_failed=(attempted & failed).astype(int),
+            log_ratio=jnp.where(leg.possible, new_log_w - log_w, -jnp.inf),
+            accepted=leg.possible,
+            regenerated=jnp.log(noise.uniform[-2]) < log_chance,
+            num_gradients=leg.possible.astype(int),
+            num_failed=jnp.where(leg.possible, leg.motion.num_failed, 0),
         )
-        return new_state, info
 
 
 @pytree

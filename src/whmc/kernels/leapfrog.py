@@ -9,7 +9,8 @@ One step is kick(e/2) ∘ rotate(e) ∘ kick(e/2): `kick` follows the residual's
 flow (z cos e + p sin e, p cos e - z sin e). It is reversible and keeps volume for any density, and exact
 where the mode is Gaussian in its chart, so the step size is limited by the shape of the mode and not by its scale.
 
-The code works with displacement x = L z and velocity v = L p: one product with Sigma = L L^T a gradient.
+The code works with displacement x = L z and velocity v = L p: one product with Sigma = L L^T a gradient. The kick at
+the end of a step and that at the beginning of the next are one.
 """
 
 from collections.abc import Callable
@@ -19,8 +20,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from whmc._pytree import pytree
-from whmc.modes.library import Chart, apply
-from whmc.target.target import Evaluation, Target
+from whmc.modes.library import Chart, Matrix, apply
+from whmc.target.target import Target
 
 
 @pytree
@@ -41,6 +42,28 @@ def turn(
     return cos * first + sin * second, cos * second - sin * first
 
 
+def kicked(motion: Motion, covariance: Matrix, time: Float[Array, ""]) -> Float[Array, " dim"]:
+    """The velocity after the residual's force was followed for a time."""
+    return motion.velocity + time * (apply(covariance, motion.score) + motion.displacement)
+
+
+def leap(
+    motion: Motion,
+    target: Target,
+    location: Float[Array, " dim"],
+    covariance: Matrix,
+    cos: Float[Array, ""],
+    sin: Float[Array, ""],
+    time: Float[Array, ""],
+) -> Motion:
+    """Rotate, evaluate, kick."""
+    displacement, velocity = turn(motion.displacement, motion.velocity, cos, sin)
+    found = target.evaluate(location + displacement)
+    num_failed = motion.num_failed + found.failed.astype(motion.num_failed.dtype)
+    here = Motion(displacement, velocity, found.logdensity, found.score, num_failed)
+    return Motion(displacement, kicked(here, covariance, time), found.logdensity, found.score, num_failed)
+
+
 def leapfrog(
     motion: Motion,
     target: Target,
@@ -55,28 +78,13 @@ def leapfrog(
     # outside the loop: inside, XLA would compute them for every coordinate
     cos, sin = jnp.cos(step_size), jnp.sin(step_size)
 
-    def force(displacement: Float[Array, " dim"], score: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        return apply(chart.covariance, score) + displacement
+    def half(n: Int[Array, ""]) -> Float[Array, ""]:
+        """How long the kicks before and after step n are; none before and after all steps."""
+        return 0.5 * step_size * jnp.where((n >= 0) & (n < num_steps), residual(n), 0.0)
 
-    def step(n: Int[Array, ""], carry: tuple[Motion, Array]) -> tuple[Motion, Array]:
-        motion, pull = carry
-        kick = 0.5 * step_size * residual(n)
-        velocity = motion.velocity + kick * pull
-        displacement, velocity = turn(motion.displacement, velocity, cos, sin)
-        found = target.evaluate(chart.location + displacement)
-        pull = force(displacement, found.score)
-        velocity = velocity + kick * pull
-        return in_flight(displacement, velocity, found, motion.num_failed), pull
+    def step(n: Int[Array, ""], motion: Motion) -> Motion:
+        return leap(motion, target, chart.location, chart.covariance, cos, sin, half(n) + half(n + 1))
 
-    start = force(motion.displacement, motion.score)
-    return jax.lax.fori_loop(0, num_steps, step, (motion, start))[0]
-
-
-def in_flight(
-    displacement: Float[Array, " dim"],
-    velocity: Float[Array, " dim"],
-    found: Evaluation,
-    num_failed: Int[Array, ""],
-) -> Motion:
-    """The motion after an evaluation, failures counted."""
-    return Motion(displacement, velocity, found.logdensity, found.score, num_failed + found.failed.astype(int))
+    velocity = kicked(motion, chart.covariance, half(jnp.asarray(0)))
+    start = Motion(motion.displacement, velocity, motion.logdensity, motion.score, motion.num_failed)
+    return jax.lax.fori_loop(0, num_steps, step, start)

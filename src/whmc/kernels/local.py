@@ -4,10 +4,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
-from whmc.kernels.leapfrog import Motion, leapfrog
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
+from whmc.kernels.flight import AbstractFlight, Leg, Schedule
+from whmc.kernels.leapfrog import Motion
 from whmc.kernels.random import Noise
-from whmc.modes.library import ModeLibrary, apply
+from whmc.modes.library import ModeLibrary, row
 from whmc.target.target import Target
 
 JITTER = 0.2
@@ -34,7 +35,7 @@ class AbstractLocal(AbstractKernel):
 
 
 @pytree
-class LocalHMC(AbstractLocal):
+class LocalHMC(AbstractFlight, AbstractLocal):
     """Explores the mode that the chain is in.
 
     i ~ r(theta); momentum p ~ N(0, I) in chart i; `num_steps` leapfrog steps of the chart's own step size;
@@ -46,46 +47,36 @@ class LocalHMC(AbstractLocal):
     def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
         return 3, library.dim
 
-    def move(
-        self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
-    ) -> tuple[ChainState, StepInfo]:
-        (u_label, u_step, u_accept), momentum = noise.uniform, noise.normal
+    def schedules(self) -> tuple[Schedule, ...]:
+        return (Schedule(self.num_steps, 1.0, 0.0),)
+
+    def begin(self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary) -> Leg:
+        del target
+        (u_label, u_step, _), momentum = noise.uniform, noise.normal
         label = state.draw_label(u_label)
-        chart = library.chart(label)
-
-        end = leapfrog(
-            Motion(
-                state.position - chart.location,
-                apply(chart.scale, momentum),
-                state.logdensity,
-                state.score,
-                jnp.zeros((), int),
-            ),
-            target,
-            chart,
-            step_size=chart.step_size * jitter(u_step),
-            num_steps=self.num_steps,
-            residual=lambda n: jnp.ones(()),
-        )
-        position = chart.location + end.displacement
-        proposal = place(position, end.logdensity, end.score, library)
-        new_momentum = apply(chart.inverse_scale, end.velocity)
-
-        log_ratio = (
-            proposal.logdensity
-            - 0.5 * new_momentum @ new_momentum
-            - (state.logdensity - 0.5 * momentum @ momentum)
-            + proposal.log_responsibility(label)
-            - state.log_responsibility(label)
-        )
-        new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, proposal)
-        info = StepInfo(
+        location = row(library.location, label)
+        return Leg(
             label=label,
-            proposed=label,
-            log_ratio=log_ratio,
-            accepted=accepted,
+            other=label,
+            log_start=log_joint(state, label, momentum),
+            location=location,
+            motion=Motion(state.position - location, momentum, state.logdensity, state.score, jnp.zeros((), int)),
+            step_size=row(library.step_size, label) * jitter(u_step),
+        )
+
+    def finish(self, noise: Noise, state: ChainState, leg: Leg, proposal: ChainState, library: ModeLibrary) -> StepInfo:
+        del noise, state, library
+        return StepInfo(
+            label=leg.label,
+            proposed=leg.label,
+            log_ratio=log_joint(proposal, leg.label, leg.momentum) - leg.log_start,
+            accepted=leg.possible,
             regenerated=jnp.zeros((), bool),
             num_gradients=jnp.asarray(self.num_steps),
-            num_failed=end.num_failed,
+            num_failed=leg.motion.num_failed,
         )
-        return new_state, info
+
+
+def log_joint(state: ChainState, label: Int[Array, ""], momentum: Float[Array, " dim"]) -> Float[Array, ""]:
+    """log pi(theta) r_i(theta) - ½|p|²."""
+    return state.logdensity + state.log_responsibility(label) - 0.5 * momentum @ momentum

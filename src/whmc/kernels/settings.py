@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from whmc.kernels.base import AbstractKernel, StepInfo
-from whmc.kernels.cycle import Cycle
+from whmc.kernels.cycle import Cycle, moves
 from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.local import AbstractLocal, LocalHMC
 from whmc.kernels.wormhole import AbstractJump, Wormhole
@@ -22,19 +22,15 @@ def default_kernel(num_modes: int = 2) -> Cycle:
     return Cycle((LocalHMC(), *jumps, Independence()))
 
 
-def moves(kernel: AbstractKernel) -> tuple[AbstractKernel, ...]:
-    """The kernels of a cycle, or the kernel alone."""
-    return kernel.kernels if isinstance(kernel, Cycle) else (kernel,)
-
-
 def arrays(kernel: AbstractKernel) -> AbstractKernel:
     """The kernel with every number an array of the run's dtype: tuning then never changes a type."""
 
     def array(leaf: Any) -> Array:
         kind = jnp.result_type(leaf)
         if jnp.issubdtype(kind, bool):
-            return jnp.asarray(leaf)
-        return jnp.asarray(leaf, jnp.result_type(float if jnp.issubdtype(kind, jnp.inexact) else int))
+            return jax.device_put(np.asarray(leaf))
+        # device_put and not jnp.asarray, which compiles
+        return jax.device_put(np.asarray(leaf, jnp.result_type(float if jnp.issubdtype(kind, jnp.inexact) else int)))
 
     return jax.tree.map(array, kernel)
 
@@ -45,7 +41,7 @@ def with_settings(kernel: AbstractKernel, **settings: float | int) -> AbstractKe
         dataclasses.replace(
             move,  # type: ignore[type-var]
             **{
-                name: jnp.asarray(value, jnp.result_type(getattr(move, name)))
+                name: jax.device_put(np.asarray(value, jnp.result_type(getattr(move, name))))
                 for name, value in settings.items()
                 if hasattr(move, name)
             },

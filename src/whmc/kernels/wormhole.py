@@ -1,15 +1,18 @@
 """Wormholes: jumps from the chart of one mode to the same place in the chart of another."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis, place
-from whmc.kernels.leapfrog import Motion, in_flight, leapfrog, turn
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, place
+from whmc.kernels.flight import LANDING, AbstractFlight, Leg, Schedule
+from whmc.kernels.leapfrog import Motion, turn
 from whmc.kernels.random import Noise
-from whmc.modes.library import ModeLibrary, apply
-from whmc.modes.mixture import log_components, log_responsibility, pick
+from whmc.modes.library import ModeLibrary, apply, row
+from whmc.modes.mixture import log_components, log_responsibility, pick, pick_weight
 from whmc.target.target import Target
 
 
@@ -20,27 +23,29 @@ class Choice:
     Jumps to oneself are wasted; leaving them out is better in every case (Peskun).
     """
 
-    log_weight: Float[Array, " capacity"]
-    log_rest: Float[Array, " capacity"]
+    weight: Float[Array, " capacity"]
 
     @classmethod
     def of(cls, library: ModeLibrary) -> "Choice":
-        alone = jnp.eye(library.capacity, dtype=bool)
-        others = jnp.where(alone, -jnp.inf, library.log_weight)
-        return cls(library.log_weight, jax.nn.logsumexp(others, axis=1))
+        return cls(jnp.exp(library.log_weight))
+
+    def others(self, label: Int[Array, ""]) -> Float[Array, " capacity"]:
+        """omega_k of all charts but i."""
+        return jnp.where(jnp.arange(len(self.weight)) == label, 0.0, self.weight)
 
     def alone(self, label: Int[Array, ""]) -> Bool[Array, ""]:
         """Whether there is no other chart to jump to."""
-        return jnp.isneginf(self.log_rest[label])
+        return ~jnp.any(self.others(label) > 0)
 
     def draw(self, uniform: Float[Array, ""], label: Int[Array, ""]) -> Int[Array, ""]:
         """k ~ g(.|i), or i where it is alone."""
-        here = jnp.arange(len(self.log_weight)) == label
-        return jnp.where(self.alone(label), label, pick(uniform, jnp.where(here, -jnp.inf, self.log_weight)))
+        return jnp.where(self.alone(label), label, pick_weight(uniform, self.others(label)))
 
     def log_back(self, label: Int[Array, ""], proposed: Int[Array, ""]) -> Float[Array, ""]:
         """log g(i|k)/g(k|i)."""
-        return self.log_weight[label] - self.log_rest[proposed] - self.log_weight[proposed] + self.log_rest[label]
+        there = row(self.weight, proposed) / jnp.sum(self.others(label))
+        back = row(self.weight, label) / jnp.sum(self.others(proposed))
+        return jnp.log(back / there)
 
 
 @pytree
@@ -60,7 +65,7 @@ class AbstractJump(AbstractKernel):
 
 
 @pytree
-class Wormhole(AbstractJump):
+class Wormhole(AbstractFlight, AbstractJump):
     """A jump through a wormhole, straight or through a throat of annealing steps.
 
     i ~ r(theta), k ~ omega without i, z = L_i^{-1}(theta - mu_i), p ~ N(0, I). With `throat` = T > 0 the Hamiltonian
@@ -82,26 +87,74 @@ class Wormhole(AbstractJump):
     def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
         return 3, library.dim
 
-    def move(
-        self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
-    ) -> tuple[ChainState, StepInfo]:
-        (u_label, u_choice, u_accept), momentum = noise.uniform, noise.normal
+    def schedules(self) -> tuple[Schedule, ...]:
+        """1 - beta falls to zero on the way in, and rises again on the way out.
+
+        The two steps next to the crossing have beta = 1. They are rotations, and only where the second ends is the
+        target evaluated.
+        """
+        throat = jnp.asarray(self.throat)
+        rise = 1 / jnp.maximum(throat, 1).astype(float)
+        return Schedule(jnp.maximum(throat - 1, 0), 1 - rise, -rise), Schedule(jnp.maximum(throat, 1), 0.0, rise)
+
+    def begin(self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary) -> Leg:
+        del target
+        (u_label, u_choice, _), momentum = noise.uniform, noise.normal
         label = state.draw_label(u_label)
-        choice = Choice.of(library)
-        proposed = choice.draw(u_choice, label)
-        jump = self.jump(state, momentum, label, proposed, target, library)
-        log_ratio = jnp.where(choice.alone(label), -jnp.inf, jump.log_ratio)
-        new_state, accepted, log_ratio = metropolis(u_accept, log_ratio, state, jump.proposal)
-        info = StepInfo(
+        return self.depart(state, momentum, label, Choice.of(library).draw(u_choice, label), library)
+
+    def depart(
+        self,
+        state: ChainState,
+        momentum: Float[Array, " dim"],
+        label: Int[Array, ""],
+        proposed: Int[Array, ""],
+        library: ModeLibrary,
+    ) -> Leg:
+        """The start in chart i, on the way to chart k."""
+        log_start = log_joint(state, label, momentum, library) - Choice.of(library).log_back(label, proposed)
+        location = row(library.location, label)
+        return Leg(
+            label=label,
+            other=proposed,
+            log_start=jnp.where(label == proposed, jnp.inf, log_start),
+            location=location,
+            motion=Motion(state.position - location, momentum, state.logdensity, state.score, jnp.zeros((), int)),
+            step_size=self.stride * jnp.minimum(row(library.step_size, label), row(library.step_size, proposed)),
+        )
+
+    def cross(self, leg: Leg, library: ModeLibrary) -> Leg:
+        """From chart i to the same (z, p) in chart k, with the rotations on either side of the crossing.
+
+        The second of them is the first step of the leg that follows, which lands; where no steps follow that, the leg
+        lands without a step, and both rotations are made here. A direct jump has none.
+        """
+        throat = jnp.asarray(self.throat)
+        angle = leg.step_size * jnp.where(throat > 1, 1, 2 * throat).astype(leg.step_size.dtype)
+        z = apply(row(library.inverse_scale, leg.label), leg.motion.displacement)
+        z, p = turn(z, leg.momentum, jnp.cos(angle), jnp.sin(angle))
+        displacement = apply(row(library.scale, leg.other), z)
+        return dataclasses.replace(
+            leg,
+            label=leg.other,
+            other=leg.label,
+            location=row(library.location, leg.other),
+            motion=dataclasses.replace(leg.motion, displacement=displacement, velocity=p),
+            step_size=jnp.where(throat > 1, leg.step_size, 0.0),
+        )
+
+    def finish(self, noise: Noise, state: ChainState, leg: Leg, proposal: ChainState, library: ModeLibrary) -> StepInfo:
+        del noise
+        log_ratio = log_joint(proposal, leg.label, leg.momentum, library) - leg.log_start
+        return StepInfo(
             label=state.label,
-            proposed=jump.proposal.label,
-            log_ratio=log_ratio,
-            accepted=accepted,
+            proposed=proposal.label,
+            log_ratio=jnp.where(leg.possible, log_ratio, -jnp.inf),
+            accepted=leg.possible,
             regenerated=jnp.zeros((), bool),
             num_gradients=self.cost(),
-            num_failed=jump.num_failed,
+            num_failed=leg.motion.num_failed,
         )
-        return new_state, info
 
     def cost(self) -> Int[Array, ""]:
         """Gradients of one jump: none at the throat itself, where the target does not count."""
@@ -117,18 +170,10 @@ class Wormhole(AbstractJump):
         library: ModeLibrary,
     ) -> Jump:
         """Where the jump from chart `label` to chart `proposed` leads, and its log ratio."""
-        end, new_momentum = self.travel(state, momentum, label, proposed, target, library)
-        proposal = place(library.location[proposed] + end.displacement, end.logdensity, end.score, library)
-        log_ratio = (
-            proposal.logdensity
-            + library.log_det[proposed]
-            - 0.5 * new_momentum @ new_momentum
-            - (state.logdensity + library.log_det[label] - 0.5 * momentum @ momentum)
-            + proposal.log_responsibility(proposed)
-            - state.log_responsibility(label)
-            + Choice.of(library).log_back(label, proposed)
-        )
-        return Jump(proposal, new_momentum, log_ratio, end.num_failed)
+        leg = self.fly(self.depart(state, momentum, label, proposed, library), target, library)
+        proposal = place(leg.position, leg.motion.logdensity, leg.motion.score, library)
+        log_ratio = log_joint(proposal, proposed, leg.momentum, library) - leg.log_start
+        return Jump(proposal, leg.momentum, log_ratio, leg.motion.num_failed)
 
     def travel(
         self,
@@ -139,64 +184,20 @@ class Wormhole(AbstractJump):
         target: Target,
         library: ModeLibrary,
     ) -> tuple[Motion, Float[Array, " dim"]]:
-        """The map (theta, p) in chart i -> (theta', p') in chart k: into the throat, across, out again.
+        """The map (theta, p) in chart i -> (theta', p') in chart k: into the throat, across, out again."""
+        leg = self.fly(self.depart(state, momentum, label, proposed, library), target, library)
+        return leg.motion, leg.momentum
 
-        The two steps next to the crossing have beta = 1: they are rotations, and need no gradient.
-        """
-        throat = jnp.asarray(self.throat)
-        steps = jnp.maximum(throat - 1, 0)
-        step_size = self.stride * jnp.minimum(library.step_size[label], library.step_size[proposed])
-        rise = 1 / jnp.maximum(throat, 1).astype(state.logdensity.dtype)
-        # charts are looked up in the branch that needs them: a direct jump copies two matrices, not six
 
-        def into(momentum: Float[Array, " dim"]) -> tuple[Array, Array, Array]:
-            origin = library.chart(label)
-            start = Motion(
-                state.position - origin.location,
-                apply(origin.scale, momentum),
-                state.logdensity,
-                state.score,
-                jnp.zeros((), int),
-            )
-            end = leapfrog(
-                start,
-                target,
-                origin,
-                step_size=step_size,
-                num_steps=steps,
-                residual=lambda n: 1 - rise * (n + 1).astype(rise.dtype),
-            )
-            z, p = apply(origin.inverse_scale, end.displacement), apply(origin.inverse_scale, end.velocity)
-            return *turn(z, p, jnp.cos(2 * step_size), jnp.sin(2 * step_size)), end.num_failed
-
-        def straight(momentum: Float[Array, " dim"]) -> tuple[Array, Array, Array]:
-            return library.whiten(label, state.position), momentum, jnp.zeros((), int)
-
-        z, p, num_failed = jax.lax.cond(throat > 0, into, straight, momentum)
-        displacement = apply(library.scale[proposed], z)
-        found = target.evaluate(library.location[proposed] + displacement)
-
-        def out(p: Float[Array, " dim"]) -> tuple[Motion, Float[Array, " dim"]]:
-            goal = library.chart(proposed)
-            start = in_flight(displacement, apply(goal.scale, p), found, num_failed)
-            end = leapfrog(
-                start,
-                target,
-                goal,
-                step_size=step_size,
-                num_steps=steps,
-                residual=lambda n: rise * (n + 1).astype(rise.dtype),
-            )
-            return end, apply(goal.inverse_scale, end.velocity)
-
-        def landed(p: Float[Array, " dim"]) -> tuple[Motion, Float[Array, " dim"]]:
-            return in_flight(displacement, jnp.zeros_like(p), found, num_failed), p
-
-        return jax.lax.cond(throat > 1, out, landed, p)
+def log_joint(
+    state: ChainState, label: Int[Array, ""], momentum: Float[Array, " dim"], library: ModeLibrary
+) -> Float[Array, ""]:
+    """log pi(theta) + log|L_i| - ½|p|² + log r_i(theta)."""
+    return state.logdensity + row(library.log_det, label) - 0.5 * momentum @ momentum + state.log_responsibility(label)
 
 
 @pytree
-class GibbsWormhole(AbstractJump):
+class GibbsWormhole(AbstractFlight, AbstractJump):
     """The direct jump without rejection: all charts at once.
 
     i ~ r(theta), z = L_i^{-1}(theta - mu_i); then k from p(k|z) ∝ pi(T_k z) r_k(T_k z) |L_k| with T_k z = mu_k + L_k z.
@@ -206,9 +207,10 @@ class GibbsWormhole(AbstractJump):
     def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
         return 2, 0
 
-    def move(
-        self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary
-    ) -> tuple[ChainState, StepInfo]:
+    def schedules(self) -> tuple[Schedule, ...]:
+        return (LANDING,)
+
+    def begin(self, noise: Noise, state: ChainState, target: Target, library: ModeLibrary) -> Leg:
         u_label, u_choice = noise.uniform
         label = state.draw_label(u_label)
         z = library.whiten(label, state.position)
@@ -221,18 +223,17 @@ class GibbsWormhole(AbstractJump):
 
         weights, positions = jax.vmap(weigh)(jnp.arange(library.capacity))
         proposed = pick(u_choice, weights)
-        proposal, failed = make_state(positions[proposed], target, library)
-        stay = proposed == label  # the same point but for rounding: keep what is known
-        new_state, accepted, log_ratio = metropolis(
-            jnp.full((), 0.5), jnp.where(stay, -jnp.inf, jnp.inf), state, proposal
-        )
-        info = StepInfo(
+        # the same chart is the same point but for rounding: keep what is known
+        return Leg.land(positions[proposed], jnp.where(proposed == label, jnp.inf, 0.0))
+
+    def finish(self, noise: Noise, state: ChainState, leg: Leg, proposal: ChainState, library: ModeLibrary) -> StepInfo:
+        del noise, library
+        return StepInfo(
             label=state.label,
             proposed=proposal.label,
-            log_ratio=jnp.where(stay, 0.0, jnp.minimum(log_ratio, 0.0)),
-            accepted=accepted,
+            log_ratio=jnp.zeros_like(leg.log_start),
+            accepted=leg.possible,
             regenerated=jnp.zeros((), bool),
             num_gradients=jnp.ones((), int),
-            num_failed=failed.astype(int),
+            num_failed=leg.motion.num_failed,
         )
-        return new_state, info

@@ -2,19 +2,32 @@
 
 import dataclasses
 import warnings
-from functools import partial
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Bool, Float
 
 from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
+from whmc.target.rows import Evaluations, evaluate_rows
 from whmc.target.target import Numbers, Target
 
-FLAT_SHARE = 1e-10
-"""Curvatures below this share of the largest are taken as flat: float64 second derivatives
-carry about this much rounding."""
+FLAT_SHARE = 1e-8
+"""Curvatures below this share of the largest are taken as flat: differences carry about this much rounding."""
+
+STEP_SHARE = 1e-4
+"""Step of a difference, as a share of the length over which the score changes: its square is the relative error."""
+
+ROUGH_STEP_SHARE = 1e-2
+"""The same where scores are not exact to float64: they are differences themselves, or computed in float32."""
+
+GUESS_FACTOR = 30.0
+"""A guess of that length that is wrong by more is replaced by what was measured."""
+
+MOST_GUESSES = 4
+
+PROBES = 32
+"""Pairs of gradients for a diagonal alone. Beside neighbours correlated .9 each curvature is then known to a fifth."""
 
 SAME_LOCATION_SD = 1e-3
 """Locations nearer than this many standard deviations are one mode given twice."""
@@ -29,30 +42,108 @@ class Curvature:
     num_negative: int
 
 
-def curvature(target: Target, location: Float[Array, " dim"], *, diagonal: bool, widest: float) -> Curvature:
-    """L with L L^T = (-H)^{-1}, H the Hessian of log density; for diagonal charts -H's diagonal.
+class Expansion(NamedTuple):
+    """The log density around a point to second order: its value, score and -Hessian (or the diagonal of that).
+
+    width: 1/sqrt of the diagonal, the lengths that differences were taken over. num_gradients: what it took.
+    """
+
+    logdensity: float
+    score: Float[np.ndarray, " dim"]
+    precision: Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]
+    width: Float[np.ndarray, " dim"]
+    num_gradients: int
+
+
+def expand(
+    target: Target,
+    location: Float[np.ndarray, " dim"],
+    width: Float[np.ndarray, " dim"] | float = 1.0,
+    *,
+    widest: float = np.inf,
+    diagonal: bool = False,
+) -> Expansion:
+    """-H by central differences of the score, H e_j = (score(x + h e_j) - score(x - h e_j)) / 2h: `2 dim` gradients.
+
+    They need no second derivative of the target, and no other compiled function. h is `STEP_SHARE` of the length over
+    which the score changes; `width` is a guess of it, and columns whose guess was wrong are measured again; it is never
+    more than `widest`. The
+    diagonal alone takes `PROBES` pairs of gradients whatever the dimension: E v_j (H v)_j is H_jj for random signs v.
+    """
+    measure = _diagonal if diagonal else _columns
+    share = ROUGH_STEP_SHARE if _rough(target) else STEP_SHARE
+    step = share * np.minimum(np.broadcast_to(np.asarray(width, float), location.shape), widest)
+    here = evaluate_rows(target, location[None])
+    precision, spent = np.full((len(step),) * (1 if diagonal else 2), np.nan), 1
+    wrong = np.ones(len(step), bool)
+    for _ in range(MOST_GUESSES):
+        found, cost = measure(target, location, step, wrong)
+        spent += cost
+        precision[..., wrong] = found[..., wrong]
+        curved = np.abs(precision if diagonal else np.diagonal(precision))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            wanted = np.where(curved > 0, share * np.minimum(1 / np.sqrt(curved), widest), share * widest)
+        wanted = np.where(np.isfinite(wanted), wanted, step)
+        # no curvature to be seen, or an edge: look nearer
+        wanted = np.where(np.isfinite(curved), wanted, 0.01 * step)
+        factor = np.clip(wanted / step, 1e-4, 1e4)
+        wrong = (factor > GUESS_FACTOR) | (factor < 1 / GUESS_FACTOR)
+        if not np.any(wrong):
+            break
+        step = np.where(wrong, step * factor, step)
+        wrong = np.ones(len(step), bool) if diagonal else wrong
+    if not diagonal:
+        precision = 0.5 * (precision + precision.T)
+    return Expansion(float(here.logdensity[0]), here.score[0], precision, step / share, spent)
+
+
+def _rough(target: Target) -> bool:
+    box = getattr(target.logdensity, "box", None)
+    return bool(getattr(box, "rough", False)) or target.logdensity_dtype == np.float32
+
+
+def _columns(
+    target: Target, location: Float[np.ndarray, " dim"], step: Float[np.ndarray, " dim"], which: np.ndarray
+) -> tuple[Float[np.ndarray, "dim dim"], int]:
+    dim, columns = len(location), np.flatnonzero(which)
+    moves = np.zeros((len(columns), dim))
+    moves[np.arange(len(columns)), columns] = step[columns]
+    rise, usable = _rises(target, location, moves)
+    found = np.full((dim, dim), np.nan)
+    found[:, columns] = np.where(usable[:, None], -rise / (2 * step[columns, None]), np.nan).T
+    return found, 2 * len(columns)
+
+
+def _diagonal(
+    target: Target, location: Float[np.ndarray, " dim"], step: Float[np.ndarray, " dim"], which: np.ndarray
+) -> tuple[Float[np.ndarray, " dim"], int]:
+    del which
+    signs = np.random.default_rng(len(location)).choice([-1.0, 1.0], (PROBES, len(location)))
+    # all coordinates move at once: shorter, so that the whole move is as long as one alone
+    short = step / np.sqrt(len(step))
+    rise, usable = _rises(target, location, signs * short)
+    if not np.any(usable):
+        return np.full(len(location), np.nan), 2 * PROBES
+    return -np.mean((signs * rise)[usable], axis=0) / (2 * short), 2 * PROBES
+
+
+def _rises(
+    target: Target, location: Float[np.ndarray, " dim"], moves: Float[np.ndarray, "m dim"]
+) -> tuple[Float[np.ndarray, "m dim"], Bool[np.ndarray, " m"]]:
+    """score(x + h) - score(x - h) for some moves h, and where there is a density on both sides."""
+    found = evaluate_rows(target, np.concatenate([location + moves, location - moves]))
+    ahead, behind = found.score[: len(moves)], found.score[len(moves) :]
+    inside = np.isfinite(found.logdensity)
+    return ahead - behind, inside[: len(moves)] & inside[len(moves) :]
+
+
+def mended(precision: np.ndarray, *, widest: float) -> Curvature:
+    """L with L L^T = P^{-1}, for P = -H the precision, or its diagonal.
 
     A curvature that is zero or negative (a ridge, a saddle, a location that is not a mode) becomes its absolute
     value, and a flat direction gets the standard deviation `widest`: the chart is then only a start, and the warm-up
     learns the shape from draws.
     """
-    return mended(np.asarray(precision_at(target, location, diagonal=diagonal)), widest=widest)
-
-
-@partial(jax.jit, static_argnames="diagonal")
-def precision_at(target: Target, location: Float[Array, " dim"], *, diagonal: bool) -> Array:
-    """-H, or its diagonal, by Hessian-vector products, 64 columns at a time."""
-    score = jax.grad(target)
-
-    def column(place: Int[Array, ""]) -> Array:
-        unit = jnp.zeros_like(location).at[place].set(1.0)
-        product = -jax.jvp(score, (location,), (unit,))[1]
-        return product[place] if diagonal else product
-
-    return jax.lax.map(column, jnp.arange(target.dim), batch_size=64)
-
-
-def mended(precision: np.ndarray, *, widest: float) -> Curvature:
     diagonal = precision.ndim == 1
     if not np.all(np.isfinite(precision)):
         unit = np.ones(len(precision)) if diagonal else np.eye(len(precision))
@@ -78,10 +169,11 @@ def library_at(target: Target, locations: Numbers, *, diagonal: bool | None = No
     """A library of the modes at `locations`: charts by curvature, weights by Laplace's formula."""
     diagonal = target.dim >= DIAGONAL_FROM if diagonal is None else diagonal
     points = _require_locations(target, locations)
-    heights = np.asarray(jax.vmap(target)(points))
-    _require_support(points, heights)
+    known = evaluate_rows(target, points)
+    heights = known.logdensity
+    _require_support(points, known)
     widest = spread(target, points)
-    found = [curvature(target, point, diagonal=diagonal, widest=widest) for point in points]
+    found = [mended(expand(target, point, diagonal=diagonal).precision, widest=widest) for point in points]
     repaired = [
         f"mode {k} ({one.num_flat} flat, {one.num_negative} negative)"
         for k, one in enumerate(found)
@@ -105,7 +197,7 @@ def library_at(target: Target, locations: Numbers, *, diagonal: bool | None = No
     return dataclasses.replace(library, log_weight=jnp.asarray(laplace - np.logaddexp.reduce(laplace)))
 
 
-def spread(target: Target, locations: Float[Array, "size dim"]) -> float:
+def spread(target: Target, locations: Float[np.ndarray, "size dim"]) -> float:
     """The standard deviation of a direction without curvature: the size of the known region."""
     if isinstance(target.starts, tuple) and target.template is None and target.bounds is None:
         low, high = (np.asarray(edge, float) for edge in target.starts)
@@ -114,23 +206,22 @@ def spread(target: Target, locations: Float[Array, "size dim"]) -> float:
     return float(reach) if reach > 0 else 1.0
 
 
-def _require_locations(target: Target, locations: Numbers) -> Float[Array, "size dim"]:
+def _require_locations(target: Target, locations: Numbers) -> Float[np.ndarray, "size dim"]:
     points = np.asarray(target.flatten_all(locations))
     if points.ndim != 2 or points.shape[1] != target.dim or len(points) == 0:
         raise ValueError(f"modes has shape {points.shape}: give one row for each mode, (K, {target.dim})")
     if not np.all(np.isfinite(points)):
         k = int(np.argmax(~np.all(np.isfinite(points), axis=1)))
         raise ValueError(f"mode {k} is not finite: {points[k]}")
-    return jnp.asarray(points)
+    return points
 
 
-def _require_support(locations: Float[Array, "size dim"], heights: np.ndarray) -> None:
-    if not np.all(np.isfinite(heights)):
-        k = int(np.argmax(~np.isfinite(heights)))
-        raise ValueError(
-            f"the log density is {heights[k]} at mode {k}, {np.asarray(locations)[k]}: "
-            "it lies outside the support; move or remove it"
-        )
+def _require_support(locations: Float[np.ndarray, "size dim"], known: Evaluations) -> None:
+    if not np.all(np.isfinite(known.logdensity)):
+        k = int(np.argmax(~np.isfinite(known.logdensity)))
+        seen = "or its gradient is NaN or infinite" if known.failed[k] else "is -inf"
+        why = "look at print(target.check())" if known.failed[k] else "it lies outside the support; move or remove it"
+        raise ValueError(f"the log density {seen} at mode {k}, {locations[k]}: {why}")
 
 
 def _require_distinct(library: ModeLibrary) -> None:

@@ -9,7 +9,7 @@ A mode has one chart, or several where it is bent: `mode` says which mode a char
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -35,9 +35,19 @@ def apply(matrix: Matrix, vector: Float[Array, " dim"]) -> Float[Array, " dim"]:
     return matrix @ vector if matrix.ndim == 2 else matrix * vector
 
 
+def row(rows: Float[Array, "capacity ..."], label: Int[Array, ""] | int) -> Float[Array, "..."]:
+    """rows[label] of a label that exists: without the tests of an index, which take longer than to look it up."""
+    return rows.at[label].get(mode="clip")
+
+
 def whiten_rows(scale: np.ndarray, shift: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
     """L^{-1} x of many displacements at once, in NumPy; a one-dimensional L is a diagonal."""
     return shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
+
+
+def unwhiten_rows(scale: np.ndarray, z: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+    """L z of many points at once, in NumPy."""
+    return z * scale if scale.ndim == 1 else z @ scale.T
 
 
 class Charts(NamedTuple):
@@ -119,16 +129,17 @@ class ModeLibrary:
         modes = np.arange(size) if mode is None else np.asarray(mode)
         if modes.shape != (size,) or set(modes.tolist()) != set(range(len(set(modes.tolist())))):
             raise ValueError(f"mode must name the mode of each of {size} charts, counted from zero, got {mode!r}")
+        # device_put and not jnp.asarray, which compiles something for every shape
         return cls(
-            location=jnp.asarray(_padded(locations, capacity, 0.0)),
-            scale=jnp.asarray(scales),
-            inverse_scale=jnp.asarray(1 / scales if diagonal else np.tril(np.linalg.inv(scales))),
-            covariance=jnp.asarray(scales**2 if diagonal else scales @ np.swapaxes(scales, 1, 2)),
-            log_det=jnp.asarray(np.sum(np.log(sd), axis=1)),
-            log_weight=jnp.asarray(_padded(log_weights, capacity, -np.inf)),
-            step_size=jnp.asarray(_padded(step_sizes, capacity, 1.0)),
-            mode=jnp.asarray(_padded(modes, capacity, 0), int),
-            dof=jnp.asarray(dof, float),
+            location=jax.device_put(_padded(locations, capacity, 0.0)),
+            scale=jax.device_put(scales),
+            inverse_scale=jax.device_put(1 / scales if diagonal else np.tril(np.linalg.inv(scales))),
+            covariance=jax.device_put(scales**2 if diagonal else scales @ np.swapaxes(scales, 1, 2)),
+            log_det=jax.device_put(np.sum(np.log(sd), axis=1)),
+            log_weight=jax.device_put(_padded(log_weights, capacity, -np.inf)),
+            step_size=jax.device_put(_padded(step_sizes, capacity, 1.0)),
+            mode=jax.device_put(_padded(modes, capacity, 0).astype(int)),
+            dof=jax.device_put(np.asarray(dof, float)),
         )
 
     @classmethod
@@ -174,12 +185,12 @@ class ModeLibrary:
     def chart(self, label: Int[Array, ""] | int) -> Chart:
         """Chart k; `label` may be traced."""
         return Chart(
-            self.location[label],
-            self.scale[label],
-            self.inverse_scale[label],
-            self.covariance[label],
-            self.log_det[label],
-            self.step_size[label],
+            row(self.location, label),
+            row(self.scale, label),
+            row(self.inverse_scale, label),
+            row(self.covariance, label),
+            row(self.log_det, label),
+            row(self.step_size, label),
         )
 
     def whiten(self, label: Int[Array, ""] | int, position: Float[Array, " dim"]) -> Float[Array, " dim"]:

@@ -6,10 +6,12 @@
 with one base density b for all charts, standard Gaussian or Student-t. Everything stays in logs.
 """
 
+import math
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int
 
 from whmc.modes.library import MAX_DOF, ModeLibrary
@@ -19,13 +21,24 @@ def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Flo
     """log b(z) from |z|²: Student-t with `dof` degrees of freedom, Gaussian where dof is inf."""
 
     def gaussian(square: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        return -0.5 * square - 0.5 * dim * jnp.log(2 * jnp.pi)
+        return _log_norms(dim)[0] - 0.5 * square
 
     def student(square: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        log_norm = gammaln(0.5 * (dof + dim)) - gammaln(0.5 * dof) - 0.5 * dim * jnp.log(dof * jnp.pi)
+        # degrees of freedom are whole numbers, so the norm is one of a table: gamma functions take long to compile
+        log_norm = jnp.asarray(_log_norms(dim), square.dtype)[dof.astype(int)]
         return log_norm - 0.5 * (dof + dim) * jnp.log1p(square / dof)
 
     return jax.lax.cond(jnp.isinf(dof), gaussian, student, square)
+
+
+@cache
+def _log_norms(dim: int) -> Float[np.ndarray, " num"]:
+    """log b(0): of the Gaussian, then of Student-t with 1, 2, ... degrees of freedom."""
+    student = [
+        math.lgamma(0.5 * (dof + dim)) - math.lgamma(0.5 * dof) - 0.5 * dim * math.log(dof * math.pi)
+        for dof in range(1, MAX_DOF + 1)
+    ]
+    return np.array([-0.5 * dim * math.log(2 * math.pi), *student])
 
 
 def log_components(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, " capacity"]:
@@ -59,7 +72,12 @@ def pick(
 
     `log_total`, where the log of the sum of the weights is known already, saves looking for the largest.
     """
-    heights = jnp.cumsum(jnp.exp(log_weights - (jnp.max(log_weights) if log_total is None else log_total)))
+    return pick_weight(uniform, jnp.exp(log_weights - (jnp.max(log_weights) if log_total is None else log_total)))
+
+
+def pick_weight(uniform: Float[Array, ""], weights: Float[Array, " capacity"]) -> Int[Array, ""]:
+    """An index with probability proportional to a weight, from one uniform number."""
+    heights = jnp.cumsum(weights)
     return jnp.sum(heights <= uniform * heights[-1])
 
 
@@ -74,7 +92,7 @@ def draw_mixture(
 
     It takes the first `NUM_UNIFORM` uniform numbers, and dim + 1 normal ones.
     """
-    label = pick(uniform[0], library.log_weight)
+    label = pick_weight(uniform[0], jnp.exp(library.log_weight))
     z = normal[:-1] * _radius(uniform[1:NUM_UNIFORM], normal[-1], library.dof)
     return label, library.unwhiten(label, z)
 
@@ -96,24 +114,25 @@ def _radius(uniform: Float[Array, " half"], normal: Float[Array, ""], dof: Float
 def chart_squares(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "size n"]:
     """|z_k|² of many points in every chart, in NumPy: without compiling anything."""
     inverse, locations = np.asarray(library.inverse_scale), np.asarray(library.location)
-    rows = []
+    squares = np.empty((library.size, len(position)))
     for k in range(library.size):
         shift = position - locations[k]
         z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
-        rows.append(np.sum(z**2, axis=1))
-    return np.stack(rows)
+        np.einsum("nd,nd->n", z, z, out=squares[k])
+    return squares
+
+
+def log_base_of(square: Float[np.ndarray, "*n"], dim: int, dof: float) -> Float[np.ndarray, "*n"]:
+    """`log_base` in NumPy."""
+    if np.isinf(dof):
+        return np.asarray(-0.5 * square - 0.5 * dim * np.log(2 * np.pi))
+    log_norm = math.lgamma(0.5 * (dof + dim)) - math.lgamma(0.5 * dof) - 0.5 * dim * np.log(dof * np.pi)
+    return np.asarray(log_norm - 0.5 * (dof + dim) * np.log1p(square / dof))
 
 
 def log_components_of(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "size n"]:
     """log(omega_k b(z_k) / |L_k|) of many points for every chart in use, in NumPy."""
-    from scipy.special import gammaln  # late: it takes a third of JAX's own time to import
-
-    square, dof, dim = chart_squares(library, position), float(library.dof), library.dim
-    if np.isinf(dof):
-        base = -0.5 * square - 0.5 * dim * np.log(2 * np.pi)
-    else:
-        log_norm = gammaln(0.5 * (dof + dim)) - gammaln(0.5 * dof) - 0.5 * dim * np.log(dof * np.pi)
-        base = log_norm - 0.5 * (dof + dim) * np.log1p(square / dof)
+    base = log_base_of(chart_squares(library, position), library.dim, float(library.dof))
     return base + (np.asarray(library.log_weight) - np.asarray(library.log_det))[: library.size, None]
 
 

@@ -55,8 +55,8 @@ def merge_duplicates(library: ModeLibrary) -> ModeLibrary:
 
 def _bhattacharyya(library: ModeLibrary, first: int, second: int) -> float:
     """(μ₁-μ₂)ᵀ Σ⁻¹ (μ₁-μ₂)/8 + log(|Σ|/√(|Σ₁||Σ₂|))/2 with Σ = (Σ₁+Σ₂)/2, of the Gaussians with the charts' scales."""
-    gap = np.asarray(library.location[first] - library.location[second])
-    a, b = (np.asarray(library.covariance[k]) for k in (first, second))
+    gap = np.subtract(*np.asarray(library.location)[[first, second]])
+    a, b = np.asarray(library.covariance)[[first, second]]
     mean = 0.5 * (a + b)
     log_dets = np.asarray(library.log_det)[[first, second]]
     if library.diagonal:

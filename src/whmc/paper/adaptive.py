@@ -102,7 +102,7 @@ def state_at(
     warmup = Warmup(kernel, library, ChartShapes.of(library), fixed=True)
     plan = Plan(adapt="regeneration", seed=seed, chains=len(positions), warmup=0)
     state = RunState(plan, learned=Learned(None, DirichletSearch(seed=seed), warmup))
-    chains, num_failed = mover_of(state, target).start(library, positions)
+    chains, num_failed = mover_of(state, target).start(library, np.asarray(positions))
     return regeneration.begin(state.at(chains=chains, num_failed=num_failed))
 
 

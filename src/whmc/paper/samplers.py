@@ -72,7 +72,7 @@ def timed(
     """Blocks of the kernel until the seconds are over, of which `spent` are gone already."""
     at = starts(library, budget.chains) if positions is None else jnp.asarray(positions)
     mover = Mover(target, stream_key(budget.seed, Stream.CHAINS))
-    chains, _ = mover.start(library, at)
+    chains, _ = mover.start(library, np.asarray(at))
     kernel = arrays(kernel)
     mover.compile(chains, kernel, library)
     elapsed, num_gradients = spent, 0
@@ -89,7 +89,7 @@ def pilot(case: Case, budget: Budget) -> Pilot:
     """Step size for an acceptance of .8, and as many steps as a quarter turn of the typical mode takes."""
     library = case.library
     mover = Mover(case.target, stream_key(budget.seed, Stream.CHAINS))
-    chains, _ = mover.start(library, starts(library, budget.chains))
+    chains, _ = mover.start(library, np.asarray(starts(library, budget.chains)))
     scale = library.charts().scale
     width = float(np.sqrt(np.mean(scale**2) * (1 if library.diagonal else library.dim)))
     step_size = np.array([0.5 * width * library.dim**-0.25])

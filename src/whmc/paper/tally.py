@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from whmc.estimate.effective import effective_draws_of_mean
 from whmc.paper.problems import Case
 
 KEPT = 2000
@@ -98,15 +99,13 @@ class Tally:
         }
 
     def label_ess(self) -> float:
-        """Effective draws per draw of the worst mode's indicator, by ArviZ; zero where no chain ever changed."""
-        from arviz_stats.base import array_stats  # type: ignore[attr-defined]
-
+        """Effective draws per draw of the worst mode's indicator; zero where no chain ever changed."""
         label = np.concatenate(self.labels)[-LAST:].T
         if not np.any(label[:, 1:] != label[:, :-1]):
             return 0.0
         seen = [k for k in range(len(self.case.weights)) if 0 < np.mean(label == k) < 1]
         here = ((label == k).astype(float) for k in seen)
-        return float(min(array_stats.ess(rows, chain_axis=0, draw_axis=1, method="mean") for rows in here) / label.size)
+        return min(effective_draws_of_mean(rows) for rows in here) / label.size
 
 
 def half_interval(values: Float[np.ndarray, " chains"]) -> float | None:

@@ -23,6 +23,13 @@ class Plan:
     chains: int = 16
     draws: int = 1000
     warmup: int = 500
+    search: float | None = None
+
+    @property
+    def search_budget(self) -> float:
+        """Gradients of the search, unless it has found that more are needed: as many as the chains make steps, each of
+        which takes two or more."""
+        return float(self.chains * (self.warmup + self.draws)) if self.search is None else self.search
 
     @property
     def adaptive(self) -> bool:

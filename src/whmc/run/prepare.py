@@ -1,24 +1,24 @@
 """Up to the first draw that counts: the search for modes, then the warm-up, one round at a time."""
 
+import math
 import time
 from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from whmc.kernels.settings import arrays, default_kernel
-from whmc.keys import Stream, stream_key
+from whmc.keys import Stream, child, stream_key
 from whmc.modes.library import ModeLibrary
-from whmc.modes.refine import room_to_split
 from whmc.result import Gradients, Timings
+from whmc.run.ahead import CompileAhead, with_room
 from whmc.run.chains import Mover, cost_of
 from whmc.run.plan import Inputs, Plan
 from whmc.run.progress import Progress
 from whmc.run.state import Learned, RunState, Stage
 from whmc.search import ongoing
 from whmc.search.find import search_modes
+from whmc.search.mode_search import SearchState
 from whmc.search.ongoing import OngoingSearch
 from whmc.search.report import SearchReport
 from whmc.target.target import Target
@@ -47,40 +47,48 @@ def find_and_start(state: RunState, target: Target, progress: Progress) -> RunSt
     began = time.perf_counter()
     report = None
     if inputs.library is None or inputs.finder is not None:
-        progress.say("search", 0, 1)
+        ahead = CompileAhead(mover_of(state, target), plan, inputs)
+        progress.searching(0, 0, 0, plan.search_budget)
+
+        def tell(search: SearchState) -> None:
+            progress.searching(search.num_starts, len(search.peaks), search.num_gradients, plan.search_budget)
+            ahead.guess(search)
+
         report = search_modes(
-            target, seed=plan.seed, finder=inputs.finder, known=inputs.library, max_modes=plan.max_modes
+            target,
+            seed=plan.seed,
+            finder=inputs.finder,
+            known=inputs.library,
+            max_modes=plan.max_modes,
+            budget=plan.search_budget if inputs.finder is None else math.inf,
+            tell=tell,
         )
-        state = state.charged(Gradients(search=report.num_gradients))
+        searched = time.perf_counter()
+        ahead.wait()
+        seconds = Timings(search=searched - began, compile=time.perf_counter() - searched)
+        state = state.charged(Gradients(search=report.num_gradients), seconds)
     library = inputs.library if report is None else report.library
     assert library is not None
-    found = time.perf_counter()
+    began = time.perf_counter()
     looking = plan.adaptive or ongoing.wanted(report)
-    library = _with_room(library, looking)
+    library = with_room(library, looking)
     chains, num_failed = mover_of(state, target).start(library, _positions(plan, inputs, library, report))
     # a run that goes on looking may find the second mode later: it needs the jump from the start
     kernel = inputs.kernel or default_kernel(max(2, library.size) if looking else library.size)
     warmup = warming.begin(arrays(kernel), library, fixed=inputs.kernel is not None)
     search = ongoing.begin(target, warmup.library, report, plan.max_modes) if looking else None
-    seconds = Timings(search=found - began, prepare=time.perf_counter() - found)
+    seconds = Timings(prepare=time.perf_counter() - began)
     state = state.at(chains=chains).charged(seconds=seconds, num_failed=num_failed)
     return RunState(plan, inputs, Learned(report, search, warmup), state.moment)
 
 
-def _with_room(library: ModeLibrary, looking: bool) -> ModeLibrary:
-    """Room for charts to come: a new mode or a split is then no new compilation."""
-    if looking:
-        return library.padded(max(16, 1 << (2 * library.size - 1).bit_length()))
-    return library.padded(library.capacity + room_to_split(library))
-
-
 def _positions(
     plan: Plan, inputs: Inputs, library: ModeLibrary, report: SearchReport | None
-) -> Float[Array, "chains dim"]:
+) -> Float[np.ndarray, "chains dim"]:
     """Where the chains start: the modes in turn, unless told."""
     if inputs.initial is not None:
-        return jnp.asarray(inputs.initial)
-    starts = library.location if report is None else jnp.asarray(report.starts)
+        return inputs.initial
+    starts = np.asarray(library.location) if report is None else report.starts
     return starts[np.arange(plan.chains) % library.size]
 
 
@@ -120,7 +128,7 @@ def _look(state: RunState, search: OngoingSearch, target: Target, draws: Draws, 
     """More modes: a single look where the search has all the run before it, else as many as this share allows."""
     warmup, stream = state.knowledge.warmup, stream_key(state.plan.seed, Stream.ONGOING_SEARCH)
     if state.plan.adaptive:
-        found, library = ongoing.look(search, target, warmup.library, *draws, jax.random.fold_in(stream, search.looks))
+        found, library = ongoing.look(search, target, warmup.library, *draws, child(stream, search.looks))
     else:
         found, library = ongoing.look_on(search, target, warmup.library, *draws, stream, share)
     spent = found.num_gradients - search.num_gradients

@@ -1,4 +1,7 @@
-"""The live view of a run on a terminal: where it is, the modes with their weights so far, speed, time left."""
+"""The live view of a run: where it is, the modes with their weights so far, speed, time left.
+
+On a terminal it is a picture that changes. Elsewhere, in notebooks and in logs, it is a plain line now and then.
+"""
 
 import sys
 import time
@@ -17,11 +20,16 @@ REFRESH = 0.1
 """Seconds between two pictures at least: the view takes no time from the run."""
 
 
+PLAIN_EVERY = 30.0
+"""Seconds between two plain lines: a short run says nothing where there is no terminal."""
+
+
 class Progress:
-    """Says where the run is. Shown by default only if standard error is a terminal."""
+    """Says where the run is, unless it is told not to; None: as True."""
 
     def __init__(self, shown: bool | None = False) -> None:
-        self.shown = sys.stderr.isatty() if shown is None else shown
+        self.shown = shown is not False
+        self.terminal = self.shown and sys.stderr.isatty()
         self.started = self.drawn_at = time.perf_counter()
         self.phase, self.phase_started, self.phase_done = "", self.started, 0
         self.counts: Float[np.ndarray, "chains modes"] | None = None
@@ -34,11 +42,23 @@ class Progress:
             return
         now = time.perf_counter()
         if phase != self.phase:
-            self.phase, self.phase_started, self.phase_done, self.drawn_at = phase, now, done, 0.0
+            self.phase, self.phase_started, self.phase_done = phase, now, done
+            self.drawn_at = 0.0 if self.terminal else self.drawn_at
+        if not self.terminal:
+            if now - self.drawn_at >= PLAIN_EVERY:
+                self.drawn_at = now
+                print(self._line(now, done, total, more), file=sys.stderr, flush=True)
+            return
         if now - self.drawn_at < REFRESH and done < total:
             return
         self.drawn_at = now
         self._draw([self._line(now, done, total, more), *self._modes()])
+
+    def searching(self, num_starts: int, num_modes: int, num_gradients: int, budget: float) -> None:
+        """The search: how much of its budget is used. It may go beyond, where there is more to be found."""
+        spent = min(num_gradients, int(budget)) if np.isfinite(budget) else num_gradients
+        total = int(budget) if np.isfinite(budget) and num_gradients < budget else num_gradients + 1
+        self.say("search", spent, total, f"gradients; {num_starts} starts, {num_modes} modes so far")
 
     def take(self, trace: Trace, library: ModeLibrary) -> None:
         """Adds up the modes, jumps and costs of a block, (steps, chains, ...)."""

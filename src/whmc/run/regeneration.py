@@ -19,10 +19,11 @@ from jaxtyping import Array, Bool, Float, Int
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
 from whmc.kernels.block import Trace, refresh_all, regenerated
+from whmc.kernels.cycle import moves
 from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.random import draw_noise
-from whmc.kernels.settings import moves, with_settings
-from whmc.keys import Stream, stream_key
+from whmc.kernels.settings import with_settings
+from whmc.keys import Stream, child, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.modes.refine import with_best_dof, with_gaussian_base
@@ -186,7 +187,7 @@ def _restart(state: RunState, target: Target, log: DrawLog, stopped: Bool[np.nda
     assert move is not None, "no other move regenerates"
     # a period may see several versions restart: their draws of Q must differ
     key = stream_key(state.plan.seed, Stream.RESTART)
-    key = jax.random.fold_in(jax.random.fold_in(key, adaptation.period), int(adaptation.version[stopped].max()))
+    key = child(child(key, adaptation.period), int(adaptation.version[stopped].max()))
     drawn = draw_restart(key, target, library, jnp.asarray(move.log_threshold), move, num=num)
     state = state.charged(Gradients(sampling=num * RESTART_TRIES))
     # where Q is too hard to draw from the old kernel goes on, which is also exact
@@ -208,7 +209,7 @@ def _restart(state: RunState, target: Target, log: DrawLog, stopped: Bool[np.nda
         segments[c] = _restarted(segments[c], log, fresh, forget=library.size > known)
         version[c] = len(state.knowledge.versions) - 1
     adaptation = dataclasses.replace(adaptation, segments=tuple(segments), version=version)
-    return state.at(chains=Chains(states, chains.made), adaptation=adaptation)
+    return state.at(chains=Chains.of(states, chains.made), adaptation=adaptation)
 
 
 def _restarted(
@@ -237,7 +238,7 @@ def _search(state: RunState, target: Target, log: DrawLog, look: Look) -> RunSta
     search = learned.ongoing
     assert search is not None
     stream = stream_key(state.plan.seed, Stream.ONGOING_SEARCH)
-    key = jax.random.fold_in(stream, search.looks)
+    key = child(stream, search.looks)
     found, grown = look(search, target, library, *_recent(state, log), key)
     state = state.with_learned(ongoing=found).charged(Gradients(search=found.num_gradients - search.num_gradients))
     return _update(state, log, grown) if grown.size > library.size else state

@@ -30,6 +30,7 @@ from whmc.search.representatives import fold_target
 from whmc.storage.draws_file import DrawLog, DrawsInMemory, DrawsOnDisk, Record
 from whmc.storage.store import Store
 from whmc.target.check import require_count, require_scalar_output
+from whmc.target.compiled import kept_code
 from whmc.target.folding import FoldedTarget
 from whmc.target.target import Numbers, Target, require_target
 
@@ -49,6 +50,7 @@ def sample(
     chains: int = 16,
     draws: int = 1000,
     warmup: int | None = None,
+    search: float | None = None,
     kernel: AbstractKernel | None = None,
     initial: Numbers | None = None,
     store: str | Path | None = None,
@@ -69,18 +71,20 @@ def sample(
     chains: run side by side; 16 keep the overhead of a step small and give a standard error across chains.
     draws: of each chain, after `warmup` steps in which charts, weights, steps and throat are learned: a tenth of the
         draws unless given, 500 to 10 000. Charts of light and bent modes are learned from many draws, or not at all.
+    search: gradients that the default search takes while nothing says that there is more to be found, one for each step
+        of the chains unless given; `math.inf` searches as `find_modes` does.
     kernel: what to run instead of the default cycle; its own settings are kept, only library and threshold are tuned.
     initial: positions (chains, dim) to start from, instead of the modes in turn.
     store: a folder, new or empty: draws are written there as they come, with a checkpoint after every block, and
         `whmc.resume(store, target)` goes on after a crash. The memory that a run takes does not grow with its draws
         (with adapt="regeneration" it does: charts are learned from all of them).
-    progress: a live view on standard error; by default only on a terminal.
+    progress: a live view on standard error; where that is no terminal, a plain line every half minute.
 
     Ctrl-C while sampling returns what exists; pressed twice it aborts.
     """
     return sample_run(
         target,
-        Plan(adapt, max_modes, seed, chains, draws, default_warmup(draws) if warmup is None else warmup),
+        Plan(adapt, max_modes, seed, chains, draws, default_warmup(draws) if warmup is None else warmup, search),
         modes=modes,
         finder=finder,
         kernel=kernel,
@@ -117,7 +121,7 @@ def sample_run(
         require_adaptable(target, kernel)
     require_finders(finder)
     # float64 here and in all that is called from here; the user's own setting is untouched
-    with jax.enable_x64(True), target.user_errors():
+    with kept_code(), jax.enable_x64(True), target.user_errors():
         require_scalar_output(target)
         at = None if initial is None else _initial(target, initial, plan.chains)
         if modes is None and target.starts is None:
@@ -138,7 +142,10 @@ def require_plan(plan: Plan) -> Plan:
     least = {"max_modes": 1, "seed": 0, "chains": 1, "draws": 1, "warmup": 0}
     for name, lowest in least.items():
         require_count(name, getattr(plan, name), lowest)
-    return Plan(plan.adapt, *(int(getattr(plan, name)) for name in least))
+    if plan.search is not None and not plan.search >= 0:
+        raise ValueError(f"search must be a number of gradients, got {plan.search!r}")
+    whole = {name: int(getattr(plan, name)) for name in least}
+    return Plan(adapt=plan.adapt, search=plan.search, **whole)
 
 
 def begin(
@@ -154,7 +161,7 @@ def begin(
     began = time.perf_counter()
     target, library, num_gradients = _folded(target, modes, plan.seed)
     if initial is not None:
-        initial = np.asarray(target.home(jnp.asarray(initial)))
+        initial = target.home(initial)
     state = RunState(plan, Inputs(library, finder, kernel, initial, target.fold))
     seconds = Timings(search=time.perf_counter() - began)
     return target, state.charged(Gradients(search=num_gradients), seconds)
@@ -176,7 +183,13 @@ def resume(
     kernel, finder: only where the run was given ones that are not whmc's own.
     """
     require_target(target)
-    with jax.enable_x64(True), target.user_errors(), _view(progress) as view, Store.open(folder) as store:
+    with (
+        kept_code(),
+        jax.enable_x64(True),
+        target.user_errors(),
+        _view(progress) as view,
+        Store.open(folder) as store,
+    ):
         settings = store.settings()
         store.hold()
         saved = read_state(store)
@@ -273,8 +286,8 @@ def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> t
     folded, num_gradients = fold_target(target, seed, np.asarray(given))
     if isinstance(modes, ModeLibrary):  # found in the image that is kept
         return folded, _known(folded, modes), num_gradients
-    homes = folded.home(jnp.asarray(given))
-    return folded, library_at(folded, np.asarray(jax.vmap(folded.unflatten)(homes))), num_gradients
+    homes = folded.home(np.asarray(given))
+    return folded, library_at(folded, np.asarray(jax.vmap(folded.unflatten)(jnp.asarray(homes)))), num_gradients
 
 
 def _known(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:

@@ -44,7 +44,7 @@ def settings_of(target: Target, plan: Plan, source: Mapping[str, Any] | None, *,
 
 
 def _versions() -> dict[str, str]:
-    packages = ("jax", "jaxlib", "numpy", "scipy", "optimistix")
+    packages = ("jax", "jaxlib", "numpy", "scipy")
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in packages}
 
 
@@ -97,7 +97,7 @@ def _same_region(target: Target, points: np.ndarray) -> bool:
 def _require_equal(target: Target, points: np.ndarray, values: np.ndarray) -> None:
     now = np.asarray(jax.jit(jax.vmap(target))(jnp.asarray(points)))
     # another machine or version may round differently, and a function that works in float32 does so by much more
-    coarse = target.logdensity_dtype() != np.float64
+    coarse = target.logdensity_dtype != np.float64
     same = np.isclose(now, values, rtol=1e-5 if coarse else 1e-9, atol=1e-3 if coarse else 1e-7, equal_nan=True)
     if not same.all():
         n = int(np.argmin(same))

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from whmc.search.descent import DescentResult, logdensities
-from whmc.search.polish import Peak, polish
+from whmc.search.descent import DescentResult
+from whmc.search.peak import Peak
+from whmc.search.polish import polish
+from whmc.target.rows import logdensities
 from whmc.target.target import Target
 
 NOBODY = -1
@@ -57,7 +59,8 @@ def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], wides
     for n in rows[np.argsort(-heights, kind="stable")]:
         if owner[n] != NOBODY:
             continue
-        found, spent = polish(target, descents.position[n], widest=widest)
+        width = None if descents.width is None else descents.width[n]
+        found, spent = polish(target, descents.position[n], widest=widest, width=width)
         cost += spent
         if isinstance(found, str):
             dropped[found] += 1

@@ -6,26 +6,20 @@ at all. No curvature can stand for such modes; short local chains from points on
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from whmc.kernels.base import ChainState
-from whmc.kernels.block import Trace, run_block, start_chains
-from whmc.kernels.local import LocalHMC
-from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
+from whmc.keys import child, generator
+from whmc.modes.library import DIAGONAL_FROM, unwhiten_rows
 from whmc.search.assign import NOBODY
-from whmc.search.mode_search import MAX_LOOSE_POINTS, outside
-from whmc.search.polish import Peak
-from whmc.search.tempered import relax
+from whmc.search.mode_search import outside
+from whmc.search.peak import Peak
+from whmc.search.swarm import gather, move, relax
 from whmc.target.target import Target
-from whmc.warmup.step_size import quarter_turn, tune_step_sizes
 
-TUNING_ROUNDS = 8
-TUNING_STEPS = 10
+TUNING_MOVES = 40
+LONGEST_TRAJECTORY = 32
 CHAIN_STEPS = 100
 """Steps kept of each chain, after as many that are not."""
 
@@ -95,11 +89,10 @@ def explained_strays(
     """
     explained, cost = np.zeros(len(points), bool), 0
     for k in np.unique(owner[owner != NOBODY]).tolist():
-        key_draw, key_move = jax.random.split(jax.random.fold_in(key, k))
-        z = np.asarray(jax.random.normal(key_draw, (RELAXED_POINTS, target.dim)))
-        scale = peaks[k].scale
-        starts = peaks[k].location + (z * scale if scale.ndim == 1 else z @ scale.T)
-        relaxed, spent = relax(target, jnp.asarray(starts), key_move, RELAXED_MOVES)
+        rng = generator(child(key, k))
+        z = rng.standard_normal((RELAXED_POINTS, target.dim))
+        starts = peaks[k].location + unwhiten_rows(peaks[k].scale, z)
+        relaxed, spent = relax(target, starts, rng, RELAXED_MOVES)
         cost += spent
         if len(relaxed) > 1:
             wider = dataclasses.replace(peaks[k], location=relaxed.mean(axis=0), scale=relaxed.std(axis=0) + 1e-300)
@@ -109,53 +102,24 @@ def explained_strays(
 
 
 def local_chains(target: Target, points: Float[np.ndarray, "n dim"], key: Array) -> LocalDraws:
-    """Chains of local moves from each point, with a mass as wide as the points and a step that is tuned."""
-    num, dim = points.shape
-    starts = np.resize(points, (MAX_LOOSE_POINTS, dim))  # one shape, one compilation
-    sd = np.maximum(starts.std(axis=0), 1e-6 * (1 + np.abs(starts).max()))
-    step_size, num_steps = np.array([0.1 * dim**-0.25]), 8
-    states, _ = start_chains(target, _one_chart(starts.mean(axis=0), sd, step_size), jnp.asarray(starts))
-    cost = len(starts)
-    plan = [TUNING_STEPS] * TUNING_ROUNDS + [CHAIN_STEPS] * 2
-    for n, length in enumerate(plan):
-        if n == TUNING_ROUNDS:
-            step_size = step_size / LEAP_SAFETY
-        library = _one_chart(starts.mean(axis=0), sd, step_size)
-        states, trace = _steps(target, library, states, key, num_steps, sum(plan[:n]), length)
-        cost += int(np.sum(trace.info.num_gradients))
-        if n < TUNING_ROUNDS:
-            acceptance = np.exp(np.minimum(trace.info.log_ratio, 0.0)).ravel()
-            step_size = tune_step_sizes(step_size, np.zeros(len(acceptance), int), acceptance)
-            num_steps, step_size = quarter_turn(step_size, np.ones(1))
-    return LocalDraws(trace.position[:, :num], trace.logdensity[:, :num], cost)
+    """Chains of local moves from each point, in units of how wide the points lie, with a step that is tuned."""
+    rng = generator(key)
+    spread = np.maximum(points.std(axis=0), 1e-6 * (1 + np.abs(points).max()))
+    swarm = dataclasses.replace(gather(target, points, beta=1.0), step_size=0.1 * points.shape[1] ** -0.25)
+    for _ in range(TUNING_MOVES):
+        swarm = move(swarm, target, rng, num_steps=_turn(swarm.step_size), spread=spread)
+    swarm = dataclasses.replace(swarm, step_size=swarm.step_size / LEAP_SAFETY)
+    rows = []
+    for _ in range(2 * CHAIN_STEPS):
+        swarm = move(swarm, target, rng, num_steps=_turn(swarm.step_size), spread=spread, tuned=False)
+        rows.append((swarm.position, swarm.logdensity))
+    position, logdensity = (np.stack(part) for part in zip(*rows[CHAIN_STEPS:], strict=True))
+    return LocalDraws(position, logdensity, swarm.num_gradients)
 
 
-def _one_chart(
-    location: Float[np.ndarray, " dim"], sd: Float[np.ndarray, " dim"], step_size: Float[np.ndarray, " one"]
-) -> ModeLibrary:
-    scale = sd if len(sd) >= DIAGONAL_FROM else np.diag(sd)
-    return ModeLibrary.from_charts(location[None], scale[None], step_size=step_size)
-
-
-def _steps(
-    target: Target, library: ModeLibrary, states: ChainState, key: Array, num_steps: int, first: int, length: int
-) -> tuple[ChainState, Any]:
-    """So many steps of all chains, the first of them number `first`."""
-    chains = np.ones(MAX_LOOSE_POINTS, bool)
-    states, trace, _ = run_block(
-        LocalHMC(jnp.asarray(num_steps)),
-        target,
-        library,
-        states,
-        key,
-        jnp.full(MAX_LOOSE_POINTS, first),
-        jnp.asarray(length),
-        jnp.asarray(chains),
-        jnp.zeros((), bool),
-        length=CHAIN_STEPS,
-    )
-    rows: Trace = jax.tree.map(lambda part: np.asarray(part)[:length], trace)
-    return states, rows
+def _turn(step_size: float) -> int:
+    """Steps that go about a quarter round an orbit of unit width, within reason."""
+    return int(np.clip(round(0.5 * np.pi / step_size), 1, LONGEST_TRAJECTORY))
 
 
 def drifting(draws: LocalDraws) -> bool:

@@ -1,45 +1,46 @@
 """Descents of the energy, or of the residual energy, from many starts at once."""
 
 import dataclasses
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Bool, Float, Int
 
-from whmc.modes.library import ModeLibrary
+from whmc.modes.library import ModeLibrary, whiten_rows
+from whmc.search.minimise import TOLERANCE, Energy, Stop, minimise
+from whmc.search.peak import SAME_MODE_SD, Peak
 from whmc.search.residual import TEMPERATURE, residual_energy
+from whmc.target.rows import evaluate_rows
 from whmc.target.target import Target
 
 BATCH = 256
 """Starts descended together: enough to see most modes in one batch, small enough to stop soon when all are seen."""
 
-MAX_EVALUATIONS = 500
-"""Of one descent. Quasi-Newton needs some ten times the square root of the dimension; what has not come to rest by
-then is finished by Newton steps or dropped."""
-
-DENSE_UP_TO = 100
-"""Up to this dimension BFGS keeps a dense inverse Hessian for every start; above, L-BFGS."""
-
 FARTHEST_WIDTHS = 1e9
 """How far a descent or a particle may go from where it started, in widths of the region of the starts. Beyond, numbers
 overflow: only a density that grows without bound leads there."""
 
+NEAR_SD = 2.0
+"""A descent that has come so near to a known peak, and whose next Newton step leads to it, has arrived."""
+
 
 @dataclasses.dataclass(frozen=True)
 class KnownModes:
-    """What a search may take as known: charts, and the evidence that puts them on the target's scale."""
+    """What a search may take as known: charts, the evidence that puts them on the target's scale, and peaks.
+
+    A plain descent that is about to fall into one of the peaks ends there.
+    """
 
     library: ModeLibrary
     log_evidence: float
+    peaks: tuple[Peak, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class DescentResult:
     """Where the descents ended. `usable` leaves out those that failed and those that never left known ground.
 
+    width: the length of each coordinate's curvature at the ends, as far as the descents have learnt; None: not known.
     population: points that follow the mass of the target rather than its peaks, from finders that have them; the
         first ends are theirs.
     covered: starts where the known modes lie above the density, so that nothing was descended; from finders that look.
@@ -55,88 +56,102 @@ class DescentResult:
     covered: Bool[np.ndarray, " n"] | None = None
     num_upfront: int = 0
     independent: bool = False
+    width: Float[np.ndarray, "n dim"] | None = None
 
 
 def descend(
     target: Target,
-    starts: Float[Array, "n dim"],
-    known: KnownModes | None = None,
-    temperature: float = TEMPERATURE,
-) -> DescentResult:
-    """Quasi-Newton from each start; padded to a power of two, so that few shapes are compiled."""
-    num, dim = starts.shape
-    size = min(BATCH, 1 << (num - 1).bit_length())
-    rows = jnp.concatenate([starts, jnp.tile(starts[:1], (size - num, 1))]) if num < size else starts
-    library, log_evidence = (known.library, known.log_evidence) if known is not None else (None, 0.0)
-    # optimistix mixes integer and floating types, which a user may have forbidden
-    with jax.numpy_dtype_promotion("standard"):
-        position, usable, evaluations = _descend(
-            target,
-            rows,
-            library,
-            jnp.asarray(log_evidence, float),
-            jnp.asarray(temperature, float),
-            dense=dim <= DENSE_UP_TO,
-        )
-    return DescentResult(
-        np.asarray(position)[:num], np.asarray(usable)[:num], int(np.sum(np.asarray(evaluations)[:num]))
-    )
-
-
-@partial(jax.jit, static_argnames="dense")
-def _descend(
-    target: Target,
-    starts: Float[Array, "n dim"],
-    library: ModeLibrary | None,
-    log_evidence: Float[Array, ""],
-    temperature: Float[Array, ""],
+    starts: Float[np.ndarray, "n dim"],
+    peaks: Sequence[Peak] = (),
     *,
-    dense: bool,
-) -> tuple[Float[Array, "n dim"], Bool[Array, " n"], Array]:
-    import optimistix  # late: not needed where modes are known
+    region: Float[np.ndarray, " dim"] | None = None,
+    tolerance: float = TOLERANCE,
+) -> DescentResult:
+    """Plain descents of the energy -log pi. Those that arrive at one of the `peaks` end there.
 
-    from whmc.search.solver import DenseBFGS, LimitedBFGS
+    region: its width in each coordinate, that of the starts unless told. tolerance: see `minimise`.
+    """
+    starts = np.asarray(starts, float)
+    farthest, width = farthest_from(starts), _widths(starts) if region is None else region
 
-    solver: Any = DenseBFGS() if dense else LimitedBFGS()
+    def energy(position: Float[np.ndarray, "m dim"], _: Int[np.ndarray, " m"]) -> tuple[np.ndarray, np.ndarray]:
+        found = evaluate_rows(target, position)
+        return _limited(-found.logdensity, position, farthest), -found.score
+
+    goal = np.full(len(starts), -1)
+    ends = _ends(energy, starts, width, _arrival(peaks, goal, width), tolerance)
+    arrived = goal >= 0
+    if np.any(arrived):
+        ends.position[arrived] = np.stack([peak.location for peak in peaks])[goal[arrived]]
+    return ends
+
+
+def descend_residual(
+    target: Target, starts: Float[np.ndarray, "n dim"], known: KnownModes, temperature: float = TEMPERATURE
+) -> DescentResult:
+    """Descents of the residual energy, in which the known modes are taken away."""
+    starts = np.asarray(starts, float)
     farthest = farthest_from(starts)
 
-    def energy(position: Float[Array, " dim"]) -> Float[Array, ""]:
-        if library is None:
-            value = -target(position)
-        else:
-            value = residual_energy(position, target, library, log_evidence=log_evidence, temperature=temperature)
-        return jnp.where(jnp.isnan(value) | (jnp.max(jnp.abs(position)) > farthest), jnp.inf, value)
+    def energy(position: Float[np.ndarray, "m dim"], _: Int[np.ndarray, " m"]) -> tuple[np.ndarray, np.ndarray]:
+        found = evaluate_rows(target, position)
+        value, slope = residual_energy(found, position, known.library, known.log_evidence, temperature)
+        return _limited(value, position, farthest), slope
 
-    def one(start: Float[Array, " dim"]) -> tuple[Array, Array, Array]:
-        value, slope = jax.value_and_grad(energy)(start)
-        able = jnp.isfinite(value) & jnp.all(jnp.isfinite(slope))
-
-        def safe(position: Float[Array, " dim"], _: None) -> Float[Array, ""]:
-            # a start that is lost anyway rests on a flat surface: it costs nothing and ends where it was
-            return jnp.where(able, energy(jnp.where(able, position, start)), 0.0)
-
-        end: Any = optimistix.minimise(safe, solver, start, throw=False, max_steps=MAX_EVALUATIONS)
-        usable = able & jnp.all(jnp.isfinite(end.value))
-        return jnp.where(usable, end.value, start), usable, jnp.where(able, end.stats["num_steps"], 1)
-
-    return jax.vmap(one)(starts)
+    return _ends(energy, starts, _widths(starts), None, TOLERANCE)
 
 
-def farthest_from(starts: Float[Array, "n dim"]) -> Float[Array, ""]:
+def _ends(
+    energy: Energy,
+    starts: Float[np.ndarray, "n dim"],
+    width: Float[np.ndarray, " dim"],
+    stop: Stop | None,
+    tolerance: float,
+) -> DescentResult:
+    found = minimise(energy, starts, width, stop, tolerance)
+    return DescentResult(found.position, found.able, found.num_evaluations, width=found.width)
+
+
+def _limited(value: np.ndarray, position: np.ndarray, farthest: float) -> np.ndarray:
+    return np.where(np.max(np.abs(position), axis=1) > farthest, np.inf, value)
+
+
+def _arrival(peaks: Sequence[Peak], goal: Int[np.ndarray, " n"], width: Float[np.ndarray, " dim"]) -> Stop | None:
+    """Ends a descent whose next Newton step leads to a known peak, and writes into `goal` which one.
+
+    In the chart of the peak the step leads from z to z + L^T score.
+    """
+    numbers = [k for k, peak in enumerate(peaks) if peak.at_peak]
+    if not numbers:
+        return None
+    locations = np.stack([peaks[k].location for k in numbers]) / width
+
+    def arrived(
+        position: Float[np.ndarray, "m dim"], slope: Float[np.ndarray, "m dim"], rows: Int[np.ndarray, " m"]
+    ) -> Bool[np.ndarray, " m"]:
+        there = np.zeros(len(rows), bool)
+        scaled = position / width
+        apart = np.sum(scaled**2, axis=1)[:, None] - 2 * scaled @ locations.T + np.sum(locations**2, axis=1)
+        nearest = np.argmin(apart, axis=1)
+        for n in np.unique(nearest):
+            mine, peak = nearest == n, peaks[numbers[n]]
+            z = whiten_rows(peak.scale, position[mine] - peak.location)
+            score = -slope[mine]
+            step = score * peak.scale if peak.scale.ndim == 1 else score @ peak.scale
+            near = (np.sum(z**2, axis=1) < NEAR_SD**2) & (np.sum((z + step) ** 2, axis=1) < SAME_MODE_SD**2)
+            there[mine] = near
+            goal[rows[mine][near]] = numbers[n]
+        return there
+
+    return arrived
+
+
+def _widths(starts: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " dim"]:
+    """The region of the starts; where they are all alike, one."""
+    width = np.ptp(starts, axis=0)
+    return np.where(width > 0, width, np.max(width, initial=0.0) or 1.0)
+
+
+def farthest_from(starts: Float[np.ndarray, "n dim"]) -> float:
     """The largest coordinate that is followed."""
-    return jnp.max(jnp.abs(starts)) + FARTHEST_WIDTHS * jnp.maximum(jnp.max(jnp.ptp(starts, axis=0)), 1.0)
-
-
-def logdensities(target: Target, positions: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
-    """Log densities of many points, in batches of one shape."""
-    heights = np.empty(len(positions))
-    for first in range(0, len(positions), BATCH):
-        part = positions[first : first + BATCH]
-        padded = np.resize(part, (BATCH, target.dim))
-        heights[first : first + BATCH] = np.asarray(_logdensities(target, jnp.asarray(padded)))[: len(part)]
-    return heights
-
-
-@jax.jit
-def _logdensities(target: Target, positions: Float[Array, "n dim"]) -> Float[Array, " n"]:
-    return jax.vmap(target)(positions)
+    return float(np.max(np.abs(starts)) + FARTHEST_WIDTHS * max(float(np.max(np.ptp(starts, axis=0))), 1.0))

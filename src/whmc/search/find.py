@@ -1,18 +1,19 @@
 """`find_modes`: finders, polish, local chains for what has no peak, and what each mode weighs."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from whmc.keys import Stream, stream_key
+from whmc.keys import Stream, child, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.search.connect import connect, explained_strays
 from whmc.search.finders import AbstractFinder, MultiStart
 from whmc.search.mode_search import (
+    STRAY_SHARE,
     SearchState,
     forget_strays,
     know,
@@ -26,10 +27,15 @@ from whmc.search.report import SearchReport, finish
 from whmc.search.representatives import fold_target
 from whmc.search.tempered import Tempered
 from whmc.target.check import require_count, require_scalar_output
+from whmc.target.compiled import kept_code
+from whmc.target.rows import logdensities
 from whmc.target.target import Target, require_target
 
 MAX_MODES = 256
 """Charts in a library, unless told: a step looks at every chart, so many cost time."""
+
+SMALL_POPULATION = 1 << 10
+"""The child of a finder's key for the small population that goes before a whole one; batches are the first children."""
 
 DEFAULT_FINDERS = (MultiStart(), Tempered())
 """By basin, then by mass: each finds modes that the other cannot."""
@@ -56,6 +62,8 @@ def search_modes(
     finder: AbstractFinder | Sequence[AbstractFinder] | None = None,
     known: ModeLibrary | None = None,
     max_modes: int = MAX_MODES,
+    budget: float = math.inf,
+    tell: Callable[[SearchState], None] = lambda state: None,
 ) -> SearchReport:
     """A search for modes, with its report.
 
@@ -63,6 +71,9 @@ def search_modes(
         many starts, then an annealed population.
     known: charts that are known beforehand.
     max_modes: charts at most; the heaviest are kept.
+    budget: gradients that the default finders take while nothing says that there is more to be found: all basins are
+        hit about equally, and the population lies in modes that are known. Where that is not so, the search goes on.
+    tell: is given the search after every batch of starts.
     """
     require_target(target)
     finders = require_finders(finder)
@@ -70,20 +81,42 @@ def search_modes(
     require_count("max_modes", max_modes, 1)
     if target.starts is None:
         raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
-    with jax.enable_x64(True), target.user_errors():
+    with kept_code(), jax.enable_x64(True), target.user_errors():
         require_scalar_output(target)
         target, num_folding = fold_target(target, seed)
         key = stream_key(seed, Stream.SEARCH)  # its children: the finders, then three for what follows them
-        key_strays, key_chains, key_masses = (jax.random.fold_in(key, len(finders) + n) for n in range(3))
+        key_strays, key_chains, key_masses = (child(key, len(finders) + n) for n in range(3))
         state = with_cost(start_search(target, max_modes), num_folding)
         if known is not None:
-            heights = np.asarray(jax.vmap(target)(jnp.asarray(known.charts()[0])))
+            heights = logdensities(target, known.charts()[0])
             state = with_cost(know(state, known, heights), known.size)
         for n, one in enumerate(finders):
-            state = run_finder(state, target, one, jax.random.fold_in(key, n))
+            state = _with_finder(state, target, one, child(key, n), budget, tell)
         state = _without_explained(state, target, key_strays)
         state, unbounded = _with_unpeaked(state, target, key_chains)
         return finish(state, target, key_masses, unbounded=unbounded)
+
+
+def _with_finder(
+    state: SearchState,
+    target: Target,
+    finder: AbstractFinder,
+    key: Array,
+    budget: float,
+    tell: Callable[[SearchState], None],
+) -> SearchState:
+    """The search after a finder: starts take half of the budget, a small population the rest; a whole one follows where
+    hits are uneven, or where the small one has found something."""
+    if not isinstance(finder, Tempered):
+        return run_finder(state, target, finder, key, 0.5 * budget, tell)
+    small = finder.within(budget - state.num_gradients)
+    if small.num_particles == finder.num_particles or not state.even:
+        return run_finder(state, target, finder, key, tell=tell)
+    known, strays = len(state.peaks), len(state.stray)
+    state = run_finder(state, target, small, child(key, SMALL_POPULATION), tell=tell)
+    if (len(state.peaks), len(state.stray)) == (known, strays):
+        return state
+    return run_finder(state, target, finder, key, tell=tell)
 
 
 def _without_explained(state: SearchState, target: Target, key: Array) -> SearchState:
@@ -91,7 +124,8 @@ def _without_explained(state: SearchState, target: Target, key: Array) -> Search
     if len(state.stray) == 0:
         return state
     explained, cost = explained_strays(target, state.stray, state.stray_owner, state.peaks, key)
-    return with_cost(forget_strays(state, explained), cost)
+    few = np.sum(~explained) <= STRAY_SHARE * state.num_particles  # as many as a population may have in its tails
+    return with_cost(forget_strays(state, explained | few), cost)
 
 
 def _with_unpeaked(state: SearchState, target: Target, key: Array) -> tuple[SearchState, bool]:

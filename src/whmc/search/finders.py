@@ -7,13 +7,12 @@ A finder only proposes where to look. Whether an end is a mode, and which, is de
 import abc
 import dataclasses
 
-import jax
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
-from whmc.modes.library import ModeLibrary
-from whmc.search.descent import DescentResult, KnownModes, descend, logdensities
+from whmc.search.descent import DescentResult, KnownModes, descend, descend_residual
 from whmc.search.residual import TEMPERATURE, log_tempered
+from whmc.target.rows import logdensities
 from whmc.target.target import Target
 
 
@@ -34,12 +33,13 @@ class AbstractFinder(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class MultiStart(AbstractFinder):
-    """Quasi-Newton descents of the energy from the start region, all in one compiled batch."""
+    """Quasi-Newton descents of the energy from the start region, side by side."""
 
     num_starts: int | None = None
 
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
-        return dataclasses.replace(descend(target, target.draw_starts(key, num)), independent=True)
+        peaks = () if known is None else known.peaks
+        return dataclasses.replace(descend(target, target.draw_starts(key, num), peaks), independent=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,17 +60,10 @@ class Residual(AbstractFinder):
 
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
         starts = target.draw_starts(key, num)
-        ends = descend(target, starts, known, self.temperature)
         if known is None:
-            return dataclasses.replace(ends, independent=True)
-        log_pi = logdensities(target, np.asarray(starts)) - known.log_evidence
-        log_known = np.asarray(_log_tempered(known.library, starts, self.temperature))
+            return dataclasses.replace(descend(target, starts), independent=True)
+        ends = descend_residual(target, starts, known, self.temperature)
+        log_pi = logdensities(target, starts) - known.log_evidence
+        log_known, _ = log_tempered(known.library, starts, self.temperature)
         covered = ~ends.usable & (log_pi <= log_known)
         return dataclasses.replace(ends, covered=covered, num_gradients=ends.num_gradients + num)
-
-
-@jax.jit
-def _log_tempered(
-    library: ModeLibrary, positions: Float[Array, "n dim"], temperature: Float[Array, ""] | float
-) -> Float[Array, " n"]:
-    return jax.vmap(lambda x: log_tempered(library, x, temperature))(positions)

@@ -12,16 +12,16 @@ than the chart's are seen too.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
-from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import log_base, log_components, log_responsibility
-from whmc.search.polish import Peak
+from whmc.keys import generator
+from whmc.modes.library import ModeLibrary, unwhiten_rows
+from whmc.modes.mixture import log_base_of, log_components_of
+from whmc.search.peak import Peak
+from whmc.target.rows import logdensities
 from whmc.target.target import Target
 
 NUM_DRAWS = 256
@@ -32,6 +32,9 @@ TAIL_DOF = 4.0
 
 PASSES = 5
 """Of the masses, each with the shares of the space by those before. They evaluate no density."""
+
+MOST_NUMBERS = 4_000_000
+"""Of one table of draws by charts."""
 
 FEWEST_EFFECTIVE = 10.0
 """With fewer effective draws the error is infinite: one draw outweighs the others, and a heavier one may be missing."""
@@ -57,16 +60,48 @@ def laplace_masses(peaks: Sequence[Peak]) -> Masses:
 
 
 def weigh(target: Target, peaks: Sequence[Peak], key: Array) -> Masses:
-    """Masses by importance draws, of all peaks in one compiled batch."""
-    size, library = len(peaks), chart_library(peaks)
-    log_ratio = np.asarray(_log_ratios(target, library, key, jnp.asarray(size)))
+    """Masses by importance draws."""
+    size, dim, library = len(peaks), target.dim, chart_library(peaks)
+    z = _draws(generator(key), size, dim)
+    position = np.stack([peak.location + unwhiten_rows(peak.scale, rows) for peak, rows in zip(peaks, z, strict=True)])
+    square = np.sum(z**2, axis=-1)
+    log_half = np.logaddexp(log_base_of(square, dim, np.inf), log_base_of(square, dim, TAIL_DOF)) - np.log(2.0)
+    log_drawn = log_half - np.asarray(library.log_det)[:size, None]
+    log_ratio = logdensities(target, position.reshape(-1, dim)).reshape(size, NUM_DRAWS) - log_drawn
+    log_mass = np.zeros(size)
     for _ in range(PASSES):
-        log_weight = log_ratio + np.asarray(_log_shares(library, key, jnp.asarray(size)))
-        log_mass, error = log_mean(log_weight)
-        library = dataclasses.replace(library, log_weight=jnp.asarray(log_mass))
+        log_mass, error = log_mean(log_ratio + _log_shares(library, position, log_mass))
     laplace = np.array([peak.log_laplace for peak in peaks])
-    unseen = ~np.isfinite(log_mass[:size])  # not one draw inside the support
-    return Masses(np.where(unseen, laplace, log_mass[:size]), error[:size], size * NUM_DRAWS)
+    unseen = ~np.isfinite(log_mass)  # not one draw inside the support
+    return Masses(np.where(unseen, laplace, log_mass), error, size * NUM_DRAWS)
+
+
+def _log_shares(
+    library: ModeLibrary, position: Float[np.ndarray, "size n dim"], log_mass: Float[np.ndarray, " size"]
+) -> Float[np.ndarray, "size n"]:
+    """log r_k at the draws of each chart k, a few charts at a time: memory grows with the modes, not their square."""
+    size, num, dim = position.shape
+    charts = max(1, MOST_NUMBERS // (size * num))
+    log_share = np.empty((size, num))
+    for first in range(0, size, charts):
+        rows = position[first : first + charts]
+        heights = log_components_of(library, rows.reshape(-1, dim)).reshape(size, len(rows), num)
+        heights += (log_mass - np.asarray(library.log_weight)[:size])[:, None, None]
+        mine = np.arange(len(rows))
+        top = heights.max(axis=0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            share = heights[first + mine, mine] - top - np.log(np.sum(np.exp(heights - top), axis=0))
+        log_share[first : first + charts] = np.where(np.isnan(share), -np.inf, share)
+    return log_share
+
+
+def _draws(rng: np.random.Generator, size: int, dim: int) -> Float[np.ndarray, "size n dim"]:
+    """Points of a standard chart: half of them Gaussian, half Student-t."""
+    z = rng.standard_normal((size, NUM_DRAWS, dim))
+    tails = NUM_DRAWS // 2
+    radius = np.sqrt(TAIL_DOF / rng.chisquare(TAIL_DOF, (size, tails, 1)))
+    z[:, :tails] *= radius
+    return z
 
 
 def chart_library(peaks: Sequence[Peak], log_weight: np.ndarray | None = None) -> ModeLibrary:
@@ -91,50 +126,3 @@ def log_mean(log_weight: Float[np.ndarray, "size n"]) -> tuple[Float[np.ndarray,
         # the delta method: sd / mean / sqrt(n), which is sqrt(1/effective - 1/n)
         error = np.sqrt(np.maximum(1 / effective - 1 / num, 0.0))
     return log_mass, np.where(effective >= FEWEST_EFFECTIVE, error, np.inf)
-
-
-@jax.jit
-def _log_ratios(target: Target, library: ModeLibrary, key: Array, size: Int[Array, ""]) -> Float[Array, "capacity n"]:
-    """log( pi / b_k ) at draws of each chart k in use, b_k the density that they are drawn from."""
-
-    def log_ratio(label: Int[Array, ""], z: Float[Array, " dim"]) -> Float[Array, ""]:
-        square = jnp.sum(z * z)
-        halves = [log_base(square, library.dim, jnp.asarray(dof, float)) for dof in (jnp.inf, TAIL_DOF)]
-        log_pi = target(library.unwhiten(label, z))
-        log_pi = jnp.where(jnp.isfinite(log_pi), log_pi, -jnp.inf)
-        return log_pi - (jnp.logaddexp(*halves) - jnp.log(2.0) - library.log_det[label])
-
-    return _by_chart(log_ratio, library, key, size)
-
-
-@jax.jit
-def _log_shares(library: ModeLibrary, key: Array, size: Int[Array, ""]) -> Float[Array, "capacity n"]:
-    """log r_k at the same draws."""
-
-    def log_share(label: Int[Array, ""], z: Float[Array, " dim"]) -> Float[Array, ""]:
-        components = log_components(library, library.unwhiten(label, z))
-        components = jnp.where(library.log_weight > -jnp.inf, components, -jnp.inf)
-        return jnp.where(components[label] > -jnp.inf, log_responsibility(components, label), -jnp.inf)
-
-    return _by_chart(log_share, library, key, size)
-
-
-def _by_chart(
-    function: Callable[[Array, Array], Array], library: ModeLibrary, key: Array, size: Int[Array, ""]
-) -> Float[Array, "capacity n"]:
-    """A function of label and draw z for each draw of each chart in use; -inf in places that are empty.
-
-    A loop over the charts in use, not over the room: a place that is empty costs no evaluation.
-    """
-
-    def draw(key: Array, tail: Bool[Array, ""]) -> Float[Array, " dim"]:
-        key_normal, key_radius = jax.random.split(key)
-        radius = jnp.sqrt(0.5 * TAIL_DOF / jax.random.gamma(key_radius, 0.5 * TAIL_DOF))
-        return jax.random.normal(key_normal, (library.dim,)) * jnp.where(tail, radius, 1.0)
-
-    def one(label: Int[Array, ""], rows: Float[Array, "capacity n"]) -> Float[Array, "capacity n"]:
-        keys = jax.random.split(jax.random.fold_in(key, label), NUM_DRAWS)
-        draws = jax.vmap(draw)(keys, jnp.arange(NUM_DRAWS) < NUM_DRAWS // 2)
-        return rows.at[label].set(jax.vmap(function, (None, 0))(label, draws))
-
-    return jax.lax.fori_loop(0, size, one, jnp.full((library.capacity, NUM_DRAWS), -jnp.inf))

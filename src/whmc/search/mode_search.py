@@ -1,20 +1,19 @@
 """A search in progress, as data, and the functions that advance it."""
 
 import dataclasses
+from collections.abc import Callable
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from whmc.keys import Stream, stream_key
+from whmc.keys import Stream, child, stream_key
 from whmc.modes.curvature import spread
 from whmc.modes.library import ModeLibrary
 from whmc.search.assign import NOBODY, settle
 from whmc.search.descent import BATCH, DescentResult, KnownModes
 from whmc.search.finders import AbstractFinder
 from whmc.search.masses import chart_library
-from whmc.search.polish import SAME_MODE_SD, Peak
+from whmc.search.peak import SAME_MODE_SD, Peak
 from whmc.search.unseen import chao, good_turing
 from whmc.target.target import Target
 
@@ -22,9 +21,18 @@ LIGHTEST_KEPT_SHARE = 1e-6
 """Modes that weigh less than this share are kept out of the network: their charts would cost more than their draws are
 worth. They are reported."""
 
+FIRST_STARTS = 64
+"""Starts of the first batches, until there are `BATCH` of them: one mode, or a few alike, show in as many."""
+
 FEWEST_STARTS = 1024
-"""Before that the stopping rule is not asked: a mode that one start in two hundred finds is missed by 256 with chance
-.28, and then nothing in the hits betrays it; by 1024 with chance .006."""
+"""Before that Good and Turing are not asked: a mode that one start in two hundred finds is missed by 256 with chance
+.28, and then nothing in the hits betrays it; by 1024 with chance .006. A search on a budget stops before, where all
+basins are hit about equally."""
+
+FEWEST_HITS = 8
+EVEN_FACTOR = 4.0
+"""Basins are hit equally if the rarest has as many hits, and no fewer than its equal share divided by this factor.
+Where there are rare basins, there may be rarer ones."""
 
 SETTLED_CHANCE = 0.01
 """The search stops when the next start finds a new mode with less than this (Good-Turing) chance."""
@@ -47,6 +55,7 @@ class SearchState:
     widest: the size of the start region, which is the standard deviation given to directions without curvature.
     peaks: the modes found, in the order of discovery, with all `hits` and those of independent starts among them.
     num_flat_hits: independent starts that ended on a flat mode (a ring, a shell), which count as one basin.
+    num_particles: of the populations that were annealed.
     flat: points of such modes. stray: points of a population that the chart of the peak they descend to, `stray_owner`,
         does not cover. dropped, discovery, num_starts, num_independent, num_gradients: as in a `SearchReport`.
     """
@@ -62,9 +71,18 @@ class SearchState:
     peaks: tuple[Peak, ...] = ()
     dropped: dict[str, int] = dataclasses.field(default_factory=dict)
     num_flat_hits: int = 0
+    num_particles: int = 0
     num_starts: int = 0
     num_independent: int = 0
     num_gradients: int = 0
+
+    @property
+    def even(self) -> bool:
+        """Whether independent starts hit all basins about equally, and were enough to tell."""
+        hits = self.basins[self.basins > 0]
+        if self.num_independent < FIRST_STARTS or len(hits) == 0:
+            return False
+        return bool(hits.min() >= max(FEWEST_HITS, self.num_independent / (EVEN_FACTOR * len(hits))))
 
     @property
     def basins(self) -> Int[np.ndarray, " basins"]:
@@ -91,8 +109,8 @@ def start_search(target: Target, max_modes: int) -> SearchState:
 
 def _widest(target: Target) -> float:
     if target.starts is None:
-        return spread(target, jnp.zeros((1, target.dim)))
-    key = jax.random.fold_in(stream_key(0, Stream.SEARCH), REGION_DRAW)
+        return spread(target, np.zeros((1, target.dim)))
+    key = child(stream_key(0, Stream.SEARCH), REGION_DRAW)
     return spread(target, target.draw_starts(key, BATCH))
 
 
@@ -125,18 +143,32 @@ def with_cost(state: SearchState, num_gradients: int) -> SearchState:
     return dataclasses.replace(state, num_gradients=state.num_gradients + num_gradients)
 
 
-def run_finder(state: SearchState, target: Target, finder: AbstractFinder, key: Array) -> SearchState:
-    """Batches of starts until all are used, or the stopping rule is met, or there are too many modes."""
+def run_finder(
+    state: SearchState,
+    target: Target,
+    finder: AbstractFinder,
+    key: Array,
+    until: float = np.inf,
+    tell: Callable[[SearchState], None] = lambda state: None,
+) -> SearchState:
+    """Batches of starts until all are used, or the stopping rule is met, or there are too many modes.
+
+    until: gradients of the whole search after which this finder stops, unless hits say that there is more. tell: is
+    given the search after every batch.
+    """
     taken = last_new = batch = 0
     most = finder.num_starts or MAX_STARTS
+    few = max(FIRST_STARTS, min(target.num_given_starts, BATCH))  # points that were given are all looked at
     while taken < most:
-        num, before = min(BATCH, most - taken), len(state.peaks)
-        found = finder.find(jax.random.fold_in(key, batch), target, num, known_modes(state))
+        num, before = min(few if taken < BATCH else BATCH, most - taken), len(state.peaks)
+        found = finder.find(child(key, batch), target, num, known_modes(state))
         state = take(state, target, found)
         taken, batch = taken + num, batch + 1
+        tell(state)
         last_new = taken if len(state.peaks) > before else last_new
         settled = finder.num_starts is None and taken >= FEWEST_STARTS and _settled(state, found, taken - last_new)
-        if settled or len(state.peaks) > state.max_modes:
+        enough = state.num_gradients >= until and state.even
+        if settled or enough or len(state.peaks) > state.max_modes:
             break
     return state
 
@@ -151,7 +183,7 @@ def known_modes(state: SearchState) -> KnownModes | None:
     if not state.peaks:
         return None
     log_mass = np.array([peak.log_laplace for peak in state.peaks])
-    return KnownModes(chart_library(state.peaks, log_mass), float(np.logaddexp.reduce(log_mass)))
+    return KnownModes(chart_library(state.peaks, log_mass), float(np.logaddexp.reduce(log_mass)), state.peaks)
 
 
 def take(state: SearchState, target: Target, descents: DescentResult) -> SearchState:
@@ -217,6 +249,7 @@ def _with_strays(state: SearchState, descents: DescentResult, owner: Int[np.ndar
     if descents.population is None:
         return state
     population, owner = descents.population, owner[: len(descents.population)]
+    state = dataclasses.replace(state, num_particles=state.num_particles + len(population))
     far = np.ones(len(population), bool)
     for k in np.unique(owner[owner != NOBODY]):
         far[owner == k] = outside(state.peaks[k], population[owner == k])

@@ -2,12 +2,12 @@
 from draws."""
 
 import dataclasses
+from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from whmc.keys import child, children, generator
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.search.descent import DescentResult, KnownModes, descend
@@ -23,7 +23,7 @@ from whmc.search.mode_search import (
     take,
     with_cost,
 )
-from whmc.search.polish import Peak
+from whmc.search.peak import Peak
 from whmc.search.report import SearchReport, account, often_hit, too_light
 from whmc.target.target import Target
 
@@ -62,7 +62,9 @@ class OngoingSearch:
 
 def wanted(report: SearchReport | None) -> bool:
     """Whether a search was too short to have come to an end by itself."""
-    return report is not None and report.num_starts < FEWEST_STARTS and not report.num_capped
+    if report is None or report.num_capped:
+        return False
+    return report.num_starts < FEWEST_STARTS and not report.state.even
 
 
 def begin(target: Target, library: ModeLibrary, report: SearchReport | None, max_modes: int) -> OngoingSearch:
@@ -86,13 +88,13 @@ def look(
     """One look, given some draws: the library with the modes that it finds, its charts in their places before them."""
     if _over(state, library):
         return state, library
-    key_residual, key_plain, key_draws, key_masses = jax.random.split(key, 4)
+    key_residual, key_plain, key_draws, key_masses = children(key, 4)
     # pi on q's scale: where q fits, w is the evidence
     log_evidence = float(np.median(log_ratio_of(library, position, logdensity)))
     search, known = state.search, KnownModes(library, log_evidence)
     search = take(search, target, Residual().find(key_residual, target, RESIDUAL_STARTS, known))
-    followed = position[np.asarray(jax.random.choice(key_draws, len(position), (FOLLOWED_DRAWS,)))]
-    for descents in _plain_and_followed(target, key_plain, followed):
+    followed = position[generator(key_draws).integers(len(position), size=FOLLOWED_DRAWS)]
+    for descents in _plain_and_followed(target, key_plain, followed, search.peaks):
         search = take(search, target, descents)
     state = dataclasses.replace(state, search=search, looks=state.looks + 1)
     return _with_new_modes(state, target, library, log_evidence, key_masses)
@@ -114,21 +116,22 @@ def look_on(
 ) -> tuple[OngoingSearch, ModeLibrary]:
     """Looks until this share of `MAX_STARTS` is used: to find a basin that one start in 500 hits takes thousands."""
     while state.search.num_starts < share * MAX_STARTS and not _over(state, library):
-        key = jax.random.fold_in(stream, state.looks)
+        key = child(stream, state.looks)
         state, library = look(state, target, library, position, logdensity, key)
     return state, library
 
 
 def _plain_and_followed(
-    target: Target, key: Array, draws: Float[np.ndarray, "n dim"]
+    target: Target, key: Array, draws: Float[np.ndarray, "n dim"], peaks: Sequence[Peak]
 ) -> tuple[DescentResult, DescentResult]:
     """Plain descents from the start region, which are independent, and from draws, which are not; in one batch."""
-    starts = jnp.concatenate([target.draw_starts(key, PLAIN_STARTS), jnp.asarray(draws)])
-    both = descend(target, starts)
+    both = descend(target, np.concatenate([target.draw_starts(key, PLAIN_STARTS), draws]), peaks)
+    assert both.width is not None
+    first, rest = slice(PLAIN_STARTS), slice(PLAIN_STARTS, None)
     plain = DescentResult(
-        both.position[:PLAIN_STARTS], both.usable[:PLAIN_STARTS], both.num_gradients, independent=True
+        both.position[first], both.usable[first], both.num_gradients, independent=True, width=both.width[first]
     )
-    return plain, DescentResult(both.position[PLAIN_STARTS:], both.usable[PLAIN_STARTS:], 0)
+    return plain, DescentResult(both.position[rest], both.usable[rest], 0, width=both.width[rest])
 
 
 def _with_new_modes(

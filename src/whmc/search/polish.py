@@ -1,93 +1,92 @@
 """From the end of a descent to a true stationary point, by Newton steps; ends that are not modes are classified."""
 
-import dataclasses
-
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
-from whmc.modes.curvature import FLAT_SHARE, mended, precision_at
-from whmc.modes.library import DIAGONAL_FROM, whiten_rows
+from whmc.modes.curvature import FLAT_SHARE, Expansion, expand, mended
+from whmc.modes.library import DIAGONAL_FROM
+from whmc.search.descent import descend
+from whmc.search.peak import Peak
+from whmc.target.rows import logdensities
 from whmc.target.target import Target
-
-SAME_MODE_SD = 0.1
-"""Ends nearer than this many standard deviations (of the peak's own curvature) are one mode. Polished points of one
-mode agree to 1e-4; two modes that a chart can tell apart are more than one apart."""
 
 MAX_NEWTON_STEPS = 20
 MAX_HALVINGS = 8
 STATIONARY_GAIN = 1e-8
 """A point is stationary when the next Newton step promises less than this much log density."""
 
-GRADIENTS_PER_PRODUCT = 2
-"""What a product of the Hessian with a vector counts as, in gradients: a derivative of a gradient takes about twice its
-time. A log density alone counts as one gradient."""
+SMALL_GAIN = 0.005
+"""And in high dimension, where only the diagonal of the curvature is measured, less than this: a tenth of a standard
+deviation."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Peak:
-    """A mode: a location, usually a local maximum of the log density, with the scale of its chart.
+def polish(
+    target: Target,
+    position: Float[np.ndarray, " dim"],
+    *,
+    widest: float,
+    width: Float[np.ndarray, " dim"] | None = None,
+) -> tuple[Peak | str, int]:
+    """The peak that Newton steps reach from `position`, or in a word why there is none; and the gradients spent.
 
-    num_flat: directions without curvature. A peak that has some is a point of a ridge, a ring or a shell: one of many
-        that make up a mode.
-    start: where a chain may start, if not at the location.
-    reach: standard deviations within which a point belongs to this mode.
-    at_peak: whether the location is a polished maximum with the scale of its curvature, as opposed to moments of draws
-        or a chart that was given. Laplace's formula holds for polished maxima only.
+    width: a guess of the length over which the score changes in each coordinate.
     """
-
-    location: Float[np.ndarray, " dim"]
-    logdensity: float
-    scale: Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]
-    num_flat: int = 0
-    start: Float[np.ndarray, " dim"] | None = None
-    reach: float = SAME_MODE_SD
-    at_peak: bool = True
-
-    @property
-    def log_laplace(self) -> float:
-        """Laplace's approximation of the mode's part of the evidence, log pi(mu) + log |L| + D/2 log 2 pi."""
-        sd = self.scale if self.scale.ndim == 1 else np.diagonal(self.scale)
-        return float(self.logdensity + np.sum(np.log(sd)) + 0.5 * len(sd) * np.log(2 * np.pi))
-
-    def distance(self, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
-        """In standard deviations of the peak's own chart."""
-        return np.linalg.norm(whiten_rows(self.scale, position - self.location), axis=1)
-
-
-def polish(target: Target, position: Float[np.ndarray, " dim"], *, widest: float) -> tuple[Peak | str, int]:
-    """The peak that Newton steps reach from `position`, or in a word why there is none; and the gradients spent."""
+    width = np.full(target.dim, widest) if width is None else np.where(width > 0, width, widest)
+    if target.dim >= DIAGONAL_FROM:
+        return _polish_diagonal(target, position, width, widest)
     cost = 0
     for _ in range(MAX_NEWTON_STEPS):
-        logdensity, score, precision = (np.asarray(part) for part in _expand(target, jnp.asarray(position)))
-        cost += 1 + GRADIENTS_PER_PRODUCT * target.dim
-        if not (np.isfinite(logdensity) and np.all(np.isfinite(score)) and np.all(np.isfinite(precision))):
+        around = expand(target, position, width, widest=widest)
+        cost, width = cost + around.num_gradients, around.width
+        if not _finite(around):
             return "not finite", cost
-        values, vectors = np.linalg.eigh(0.5 * (precision + precision.T))
+        values, vectors = np.linalg.eigh(around.precision)
         # flat: within rounding of zero, or so little curved that the mode would be ten times the region searched
         curved = np.abs(values) > max(FLAT_SHARE * np.max(np.abs(values)), (10 * widest) ** -2)
-        slope = vectors.T @ score
+        slope = vectors.T @ around.score
         # |curvature|: uphill also where the density is not concave
         move = np.where(curved, slope / np.where(curved, np.abs(values), 1.0), 0.0)
         gain = 0.5 * float(slope @ move)
         if gain < STATIONARY_GAIN:
             break
-        moved, tried = _uphill(target, position, vectors @ move, float(logdensity))
+        moved, tried = _uphill(target, position, vectors @ move, around.logdensity)
         cost += tried
         if moved is None:
             return _why(target, position, vectors @ move, widest), cost
         position = moved
     else:
-        return _why(target, position, score, widest), cost
+        return _why(target, position, around.score, widest), cost
     if np.any(curved & (values < 0)):
         return "saddle", cost
     uphill = vectors[:, ~curved] @ slope[~curved]
     if np.linalg.norm(uphill) * widest > 1:
         return _why(target, position, uphill, widest), cost
-    diagonal = target.dim >= DIAGONAL_FROM
-    scale = mended(np.diagonal(precision) if diagonal else precision, widest=widest).scale
-    return Peak(position, float(logdensity), scale, int(np.sum(~curved))), cost
+    scale = mended(around.precision, widest=widest).scale
+    return Peak(position, around.logdensity, scale, int(np.sum(~curved))), cost
+
+
+def _polish_diagonal(
+    target: Target, position: Float[np.ndarray, " dim"], width: Float[np.ndarray, " dim"], widest: float
+) -> tuple[Peak | str, int]:
+    """In high dimension: a longer descent instead of Newton steps, and the diagonal of the curvature by probes."""
+    end = descend(target, position[None], region=width, tolerance=1e-9)
+    if not end.usable[0]:
+        return "not finite", end.num_gradients
+    assert end.width is not None
+    around = expand(target, end.position[0], end.width[0], widest=widest, diagonal=True)
+    cost = end.num_gradients + around.num_gradients
+    if not _finite(around):
+        return "not finite", cost
+    scale = mended(around.precision, widest=widest).scale
+    gain = 0.5 * float(np.sum((around.score * scale) ** 2))
+    if gain > SMALL_GAIN:
+        return _why(target, end.position[0], around.score, widest), cost
+    return Peak(end.position[0], around.logdensity, scale), cost
+
+
+def _finite(around: Expansion) -> bool:
+    parts = (around.logdensity, around.score, around.precision)
+    return all(bool(np.all(np.isfinite(part))) for part in parts)
 
 
 def _why(target: Target, position: np.ndarray, uphill: np.ndarray, widest: float) -> str:
@@ -97,9 +96,8 @@ def _why(target: Target, position: np.ndarray, uphill: np.ndarray, widest: float
     """
     way = uphill / np.linalg.norm(uphill)
     size = widest + float(np.linalg.norm(position))
-    here, near, far, farther = (
-        _value(target, jnp.asarray(position + length * way)) for length in (0.0, 1e-3 * widest, 1e3 * size, 1e6 * size)
-    )
+    lengths = np.array([0.0, 1e-3 * widest, 1e3 * size, 1e6 * size])
+    here, near, far, farther = logdensities(target, position + lengths[:, None] * way)
     if not np.isfinite(near):
         return "edge"
     return "runs away" if here < far < farther else "not stationary"
@@ -110,22 +108,6 @@ def _uphill(target: Target, position: np.ndarray, move: np.ndarray, logdensity: 
     for halving in range(MAX_HALVINGS):
         trial = position + move / 2**halving
         # a step at the limit of rounding may seem to go down by that much
-        if _value(target, jnp.asarray(trial)) >= logdensity - 1e-12 * (1 + abs(logdensity)):
+        if logdensities(target, trial[None])[0] >= logdensity - 1e-12 * (1 + abs(logdensity)):
             return trial, halving + 1
     return None, MAX_HALVINGS
-
-
-def _value(target: Target, position: Float[Array, " dim"]) -> float:
-    return float(_logdensity(target, position))
-
-
-@jax.jit
-def _logdensity(target: Target, position: Float[Array, " dim"]) -> Float[Array, ""]:
-    return target(position)
-
-
-@jax.jit
-def _expand(target: Target, position: Float[Array, " dim"]) -> tuple[Array, Array, Array]:
-    """Log density, score and -Hessian."""
-    logdensity, score = jax.value_and_grad(target.__call__)(position)
-    return logdensity, score, precision_at(target, position, diagonal=False)

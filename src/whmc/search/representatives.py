@@ -1,18 +1,21 @@
 """Which image of its modes a target with symmetries keeps: see `whmc.target.folding`."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from whmc.keys import Stream, stream_key
-from whmc.modes.curvature import curvature, spread
+from whmc.keys import Stream, generator, stream_key
+from whmc.modes.curvature import expand, mended, spread
 from whmc.modes.library import DIAGONAL_FROM
 from whmc.search.finders import MultiStart
 from whmc.search.mode_search import run_finder, start_search
 from whmc.search.report import require_modes
 from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
 from whmc.target.folding import Fold, FoldedTarget
+from whmc.target.rows import logdensities
 from whmc.target.target import Target
 
 NUM_STARTS = 64
@@ -38,7 +41,7 @@ def fold_target(
     if target.starts is not None:
         require_symmetric(target, likely_starts(target, key))
     elif locations is not None:
-        require_symmetric(target, _around(target, locations, key))
+        require_symmetric(target, jnp.asarray(_around(target, locations, key)))
         spent += NUM_AROUND * target.dim
     if locations is None:
         search = start_search(target, MAX_REPRESENTATIVES * len(target.group))
@@ -54,9 +57,8 @@ def _fold(target: Target, locations: Float[np.ndarray, "modes dim"]) -> Fold:
 
     The precision is the inverse variance at the highest, averaged over the group. Takes a Hessian: `dim` gradients.
     """
-    heights = np.asarray(jax.vmap(target)(jnp.asarray(locations)))
-    highest = jnp.asarray(locations[np.argsort(-heights)])
-    values = np.asarray(jax.vmap(target.values)(highest))
+    highest = locations[np.argsort(-logdensities(target, locations))]
+    values = np.asarray(_values(target, highest))
     precision = 1 / target.group.average(_variances(target, highest))
     kept: list[np.ndarray] = []
     for one in values:
@@ -67,28 +69,35 @@ def _fold(target: Target, locations: Float[np.ndarray, "modes dim"]) -> Fold:
     return Fold(np.stack(kept[:MAX_REPRESENTATIVES]), precision)
 
 
-def _around(target: Target, locations: Float[np.ndarray, "modes dim"], key: Array) -> Float[Array, "num dim"]:
+def _around(target: Target, locations: Float[np.ndarray, "modes dim"], key: Array) -> Float[np.ndarray, "num dim"]:
     """Points of the charts of the first modes: at a mode itself a false symmetry may keep the density.
 
     Each takes a Hessian, `dim` gradients.
     """
     few = locations[np.arange(NUM_AROUND) % len(locations)]
-    noise = np.asarray(jax.random.normal(key, few.shape))
+    noise = generator(key).standard_normal(few.shape)
     moved = [place + _times(one, _scale(target, place, locations).T) for place, one in zip(few, noise, strict=True)]
-    return jnp.asarray(np.stack(moved))
+    return np.stack(moved)
 
 
-def _variances(target: Target, locations: Float[Array, "modes dim"]) -> Float[np.ndarray, " size"]:
+@partial(jax.jit, static_argnums=0)
+def _values(target: Target, locations: Float[Array, "modes dim"]) -> Float[Array, "modes size"]:
+    return jax.vmap(target.values)(locations)
+
+
+def _variances(target: Target, locations: Float[np.ndarray, "modes dim"]) -> Float[np.ndarray, " size"]:
     """Of the values v at the first location: the diagonal of dv/dθ L L^T (dv/dθ)^T."""
-    slopes = np.asarray(jax.jacfwd(target.values)(locations[0]))
+    slopes = np.asarray(jax.jacfwd(target.values)(jnp.asarray(locations[0])))
     spreads = np.sum(_times(slopes, _scale(target, locations[0], locations)) ** 2, axis=1)
     return np.where(spreads > 0, spreads, 1.0)
 
 
-def _scale(target: Target, location: Array | np.ndarray, all_of_them: Array | np.ndarray) -> np.ndarray:
+def _scale(
+    target: Target, location: Float[np.ndarray, " dim"], all_of_them: Float[np.ndarray, "modes dim"]
+) -> np.ndarray:
     """L of the chart at a location, or its diagonal."""
-    widest = spread(target, jnp.asarray(all_of_them))
-    return curvature(target, jnp.asarray(location), diagonal=target.dim >= DIAGONAL_FROM, widest=widest).scale
+    widest, diagonal = spread(target, all_of_them), target.dim >= DIAGONAL_FROM
+    return mended(expand(target, location, diagonal=diagonal).precision, widest=widest).scale
 
 
 def _times(rows: np.ndarray, scale: np.ndarray) -> np.ndarray:

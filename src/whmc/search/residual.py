@@ -6,45 +6,62 @@ The paper's tempered form is U_r(theta, T) = -log( pi(theta) - exp((1/T) log q(t
   is nothing beside the other in high dimension, and the surface is flat or unchanged.
 - each chart is tempered about its own peak, q_T = sum_k omega_k b(0)/|L_k| · (b(z_k)/b(0))^{1/T}. Tempering the
   normalised q instead makes it higher or lower than pi at the peaks by a power of the units in which theta is measured.
-- c may be zero: where q_T covers pi the energy is +inf, and a search that starts there is over at once.
+- c is zero: where q_T covers pi the energy is +inf, and a search that starts there is over at once.
 """
 
-import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Float
 
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import log_base, log_components
-from whmc.target.target import Target
+from whmc.modes.mixture import log_base_of
+from whmc.target.rows import Evaluations
 
 TEMPERATURE = 1.05
 """T of the paper's section 5.3; a little above one covers the tails of a known mode too."""
 
 
 def log_tempered(
-    library: ModeLibrary, position: Float[Array, " dim"], temperature: Float[Array, ""] | float
-) -> Float[Array, ""]:
-    """log q_T."""
-    log_peak = library.log_weight - library.log_det + log_base(jnp.zeros(()), library.dim, library.dof)
-    rise = log_components(library, position) - log_peak  # log b(z)/b(0); NaN where a place is unused
-    used = library.log_weight > -jnp.inf
-    return jax.nn.logsumexp(jnp.where(used, log_peak + jnp.where(used, rise, 0.0) / temperature, -jnp.inf))
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], temperature: float
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n dim"]]:
+    """log q_T and its gradient.
+
+    That of one chart is -L^{-T} z / T times 1 for a Gaussian base, (dof + D) / (dof + |z|²) for a Student-t.
+    """
+    dof, dim, size = float(library.dof), library.dim, library.size
+    inverse, location = np.asarray(library.inverse_scale)[:size], np.asarray(library.location)[:size]
+    top = float(log_base_of(np.zeros(()), dim, dof))
+    log_peak = (np.asarray(library.log_weight) - np.asarray(library.log_det))[:size] + top
+    heights, pulls = np.empty((size, len(position))), np.empty((size, *position.shape))
+    for k in range(size):
+        shift = position - location[k]
+        z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
+        square = np.sum(z**2, axis=1)
+        heights[k] = log_peak[k] + (log_base_of(square, dim, dof) - top) / temperature
+        heaviness = 1.0 if np.isinf(dof) else ((dof + dim) / (dof + square))[:, None]
+        pulls[k] = -(z * inverse[k] if library.diagonal else z @ inverse[k]) * heaviness / temperature
+    total = np.logaddexp.reduce(heights, axis=0)
+    with np.errstate(invalid="ignore"):
+        shares = np.where(np.isfinite(total), np.exp(heights - total), 0.0)
+    return total, np.einsum("kn,knd->nd", shares, pulls)
 
 
 def residual_energy(
-    position: Float[Array, " dim"],
-    target: Target,
+    found: Evaluations,
+    position: Float[np.ndarray, "n dim"],
     library: ModeLibrary,
-    *,
-    log_evidence: Float[Array, ""] | float,
-    temperature: Float[Array, ""] | float = TEMPERATURE,
-    log_offset: Float[Array, ""] | float = -jnp.inf,
-) -> Float[Array, ""]:
-    """U_r = -log( max(pi/Z - q_T, 0) + c ) with log c = `log_offset`; +inf where that is zero."""
-    log_pi = target.evaluate(position).logdensity - log_evidence
-    log_known = log_tempered(library, position, temperature)
+    log_evidence: float,
+    temperature: float = TEMPERATURE,
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n dim"]]:
+    """U_r = -log max(pi/Z - q_T, 0) and its slope; +inf and zero where that is zero.
+
+    found: the target at the positions.
+    """
+    log_pi = found.logdensity - log_evidence
+    log_known, pull = log_tempered(library, position, temperature)
     covered = ~(log_pi > log_known)
-    # the inner `where` keeps the gradient of the branch not taken finite
-    gap = jnp.where(covered, -1.0, log_known - log_pi)
-    log_rest = jnp.where(covered, -jnp.inf, log_pi + jnp.log(-jnp.expm1(gap)))
-    return -jnp.logaddexp(log_rest, jnp.asarray(log_offset, log_pi.dtype))
+    # pi/Z - q_T = pi/Z (1 - e^gap), so the slope is that of -log pi, and e^gap / (1 - e^gap) times that of the gap
+    gap = np.where(covered, -1.0, log_known - log_pi)
+    value = np.where(covered, np.inf, -(log_pi + np.log(-np.expm1(gap))))
+    share = (np.exp(gap) / -np.expm1(gap))[:, None]
+    slope = np.where(covered[:, None], 0.0, -found.score + share * (pull - found.score))
+    return value, slope

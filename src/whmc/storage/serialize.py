@@ -37,7 +37,7 @@ CLASSES = {
     "Moment": "whmc.run.state",
     "MultiStart": "whmc.search.finders",
     "OngoingSearch": "whmc.search.ongoing",
-    "Peak": "whmc.search.polish",
+    "Peak": "whmc.search.peak",
     "Plan": "whmc.run.plan",
     "Residual": "whmc.search.finders",
     "SearchReport": "whmc.search.report",

@@ -69,13 +69,15 @@ class Bounds:
         slope = width + jax.nn.log_sigmoid(free) + jax.nn.log_sigmoid(-free)
         return jnp.sum(jnp.where(both, slope, jnp.where(below | above, free, 0)))
 
-    def unconstrain(self, inside: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
+    def unconstrain(self, inside: Float[Any, "*n dim"]) -> Float[Any, "*n dim"]:
         """The inverse of `constrain`; NaN or infinite where the bounds are touched or left."""
         both, below, above = self._kinds
-        floor, ceiling = _finite(self.low, inside.dtype), _finite(self.high, inside.dtype)
-        up = jnp.log(jnp.where(both | below, inside - floor, 1))
-        down = jnp.log(jnp.where(both | above, ceiling - inside, 1))
-        return jnp.where(both, up - down, jnp.where(below, up, jnp.where(above, down, inside)))
+        xp: Any = np if isinstance(inside, np.ndarray) else jnp  # on the host nothing is compiled
+        floor, ceiling = (xp.asarray(_finite(edge, inside.dtype)) for edge in (self.low, self.high))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            up = xp.log(xp.where(both | below, inside - floor, 1))
+            down = xp.log(xp.where(both | above, ceiling - inside, 1))
+        return xp.where(both, up - down, xp.where(below, up, xp.where(above, down, inside)))
 
     def require_inside(self, what: str, points: Any, names: Sequence[str]) -> None:
         """Every point strictly within."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from whmc.keys import Stream, stream_key
+from whmc.keys import Stream, children, generator, stream_key
 from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
 from whmc.target.starts import describe
 
@@ -136,8 +136,11 @@ NUM_COMPARED = 8
 NUM_AXES = 16
 """Coordinates along which tails are followed, at most."""
 
-SEARCH_GRADIENTS = (1e5, 2e6)
-"""What a default search takes, from few well separated modes to many."""
+SEARCH_GRADIENTS = (2.4e4, 1e6)
+"""What the default search of a default run takes, from few modes that are found alike to many."""
+
+RUN_GRADIENTS = (5e4, 1.5e5)
+"""What the warm-up and the draws of a default run take: 16 chains of 1500 steps, two to six gradients each."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,9 +152,9 @@ class _Walk:
     at: Any
 
     @cached_property
-    def keys(self) -> Array:
+    def keys(self) -> list[Array]:
         """Of the starts, of directions, of tails."""
-        return jax.random.split(stream_key(self.seed, Stream.CHECK), 3)
+        return children(stream_key(self.seed, Stream.CHECK), 3)
 
     @property
     def in_jax(self) -> bool:
@@ -160,7 +163,7 @@ class _Walk:
 
     @cached_property
     def start_points(self) -> Float[Array, "n dim"]:
-        return self.target.draw_starts(self.keys[0], NUM_STARTS)
+        return jnp.asarray(self.target.draw_starts(self.keys[0], NUM_STARTS))
 
     @cached_property
     def points(self) -> Float[Array, "n dim"]:
@@ -242,7 +245,7 @@ class _Walk:
     def compared(self, some: Int[np.ndarray, " m"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Slopes in random directions by gradients and by central differences, and where they disagree."""
         points, scores = np.asarray(self.points)[some], self.evaluated[1][some]
-        ways = np.asarray(jax.random.normal(self.keys[1], points.shape))
+        ways = generator(self.keys[1]).standard_normal(points.shape)
         ways = ways / np.linalg.norm(ways, axis=1, keepdims=True)
         size = 1e-6 * (1.0 + np.linalg.norm(points, axis=1))
         moved = np.concatenate([points + size[:, None] * ways, points - size[:, None] * ways])
@@ -259,16 +262,16 @@ class _Walk:
             return False, f"{values[0]:.6g} in a batch, {one:.6g} alone: is there state or randomness?"
         calls = getattr(self.target.logdensity, "calls_per_gradient", 1)
         told = f"same in a batch, {duration(seconds)} a gradient" + (f" ({calls} calls)" if calls > 1 else "")
-        few, many = (seconds * num for num in SEARCH_GRADIENTS)
-        if few > 60:
-            told += f"; a default search may take {duration(few)} to {duration(many)}"
-        return True, told
+        search, run = (
+            " to ".join(duration(seconds * num) for num in nums) for nums in (SEARCH_GRADIENTS, RUN_GRADIENTS)
+        )
+        return True, f"{told}; a default run may take {search} for its search and {run} for its draws"
 
     def tails(self) -> tuple[bool, str]:
         """log pi + log r must fall along a coordinate, r being the distance: otherwise pi has no finite integral."""
         best = np.asarray(self.points)[np.argmax(np.where(self.usable, self.values, -np.inf))]
         dim = len(best)
-        axes = np.arange(dim) if dim <= NUM_AXES else np.sort(jax.random.permutation(self.keys[2], dim)[:NUM_AXES])
+        axes = np.arange(dim) if dim <= NUM_AXES else np.sort(generator(self.keys[2]).permutation(dim)[:NUM_AXES])
         # no powers of ten: a function with a period would look constant
         radii = np.pi * 10.0 ** np.arange(5, 13) * (1 + np.max(np.abs(best)))
         steps = np.zeros((2, len(axes), len(radii), dim))
@@ -287,7 +290,7 @@ class _Walk:
         )
 
     def dtype(self) -> tuple[bool, str]:
-        dtype = self.target.logdensity_dtype()
+        dtype = self.target.logdensity_dtype
         if dtype != jnp.float64:
             return False, f"{dtype} for a float64 position: remove casts, they limit every energy difference"
         return True, "float64"

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from whmc.keys import Stream, stream_key
+from whmc.keys import Stream, child, stream_key
 
 if TYPE_CHECKING:
     from whmc.target.target import Target
@@ -19,7 +19,7 @@ NEAR = 1e-6
 
 def likely_starts(target: "Target", key: Array) -> Float[Array, "4 dim"]:
     """The likeliest of some points of the start region."""
-    points = target.draw_starts(key, 64)
+    points = jnp.asarray(target.draw_starts(key, 64))
     heights = jax.jit(jax.vmap(target))(points)
     return points[jnp.argsort(jnp.where(jnp.isfinite(heights), -heights, jnp.inf))[:4]]
 
@@ -53,4 +53,4 @@ def _before_and_after(
 
 def symmetry_key(seed: int) -> Array:
     """Of the points at which symmetries are checked."""
-    return jax.random.split(stream_key(seed, Stream.SYMMETRY_CHECK), 1)[0]
+    return child(stream_key(seed, Stream.SYMMETRY_CHECK), 0)

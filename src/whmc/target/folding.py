@@ -87,9 +87,9 @@ class FoldedTarget(Target):
         """log π~ at a flat position."""
         return super().__call__(position) + self.shares.log_share(self.values(position))
 
-    def home(self, positions: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+    def home(self, positions: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
         """The image of each position that the fold keeps."""
-        return _homes(self, positions)
+        return np.asarray(_homes(self, jnp.asarray(positions)))
 
 
 @partial(jax.jit, static_argnums=0)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from whmc.keys import generator
 from whmc.target.bounds import require_one_reading
 from whmc.target.space import Space, ravel, shaped_like
 
@@ -26,23 +26,21 @@ def require_starts(space: Space, starts: Any) -> Any:
     return starts
 
 
-def draw_starts(space: Space, starts: Any, key: Array, num: int) -> Float[Array, "num dim"]:
+def draw_starts(space: Space, starts: Any, key: Array, num: int) -> Float[np.ndarray, "num dim"]:
     """`num` flat positions of the start region."""
     if starts is None:
         raise ValueError("this target has no starts: give Target(..., starts=(low, high))")
     if callable(starts):
-        points = jnp.asarray(space.flatten_all(starts(key, num)))
+        points = np.asarray(space.flatten_all(starts(key, num)))
         if points.shape != (num, space.dim):
             raise ValueError(f"starts(key, {num}) gave shape {points.shape}: it must give ({num}, {space.dim})")
         return points
     if isinstance(starts, tuple):
-        low, high = (jnp.asarray(edge) for edge in box_edges(space, starts))
-        points = low + (high - low) * jax.random.uniform(key, (num, space.dim))
-        return points if space.bounds is None else space.bounds.unconstrain(points)
-    points = jnp.asarray(space.flatten_all(starts))
-    if num <= len(points):
-        return points[:num]
-    return points[jax.random.randint(key, (num,), 0, len(points))]
+        low, high = box_edges(space, starts)
+        points = low + (high - low) * generator(key).random((num, space.dim))
+        return points if space.bounds is None else np.asarray(space.bounds.unconstrain(points))
+    points = np.asarray(space.flatten_all(starts))
+    return points[:num] if num <= len(points) else points[generator(key).integers(len(points), size=num)]
 
 
 def box_edges(space: Space, starts: tuple[Any, Any]) -> list[Float[np.ndarray, " dim"]]:

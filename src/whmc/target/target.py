@@ -104,10 +104,12 @@ class Target:
             ~usable & (logdensity != -jnp.inf),
         )
 
+    @cached_property
     def logdensity_dtype(self) -> Any:
-        """The dtype that the user's own function computes in, whatever it is given."""
-        position = jax.ShapeDtypeStruct((self.dim,), np.dtype(float))
-        return jax.eval_shape(lambda x: jnp.asarray(self.logdensity(self.unflatten(x))), position).dtype
+        """The dtype that the user's own function computes in when it is given float64."""
+        with jax.enable_x64(True):
+            position = jax.ShapeDtypeStruct((self.dim,), np.dtype(float))
+            return jax.eval_shape(lambda x: jnp.asarray(self.logdensity(self.unflatten(x))), position).dtype
 
     def user_errors(self) -> contextlib.AbstractContextManager[None]:
         """Inside of it, an exception of the user's function arrives as it was raised, also through compiled code."""
@@ -121,9 +123,14 @@ class Target:
         """
         return check_target(self, seed, at)
 
-    def draw_starts(self, key: Array, num: int) -> Float[Array, "num dim"]:
+    def draw_starts(self, key: Array, num: int) -> Float[np.ndarray, "num dim"]:
         """`num` points of the start region."""
         return self.home(draw_starts(self.space, self.starts, key, num))
+
+    @property
+    def num_given_starts(self) -> int:
+        """How many points the start region consists of; 0 for a box or a function."""
+        return 0 if self.starts is None or isinstance(self.starts, tuple) or callable(self.starts) else len(self.starts)
 
     # the space: flat positions and the values that they stand for
 
@@ -179,7 +186,7 @@ class Target:
         """Where an element of the group takes a position."""
         return self.action.image(element, position)
 
-    def home(self, positions: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
+    def home(self, positions: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
         """The image of each position that is sampled: itself, unless the target is folded."""
         return positions
 

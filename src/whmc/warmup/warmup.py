@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float, Int
 
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.block import Trace
+from whmc.kernels.cycle import moves
 from whmc.kernels.local import AbstractLocal, LocalHMC
-from whmc.kernels.settings import infos, moves, with_settings
+from whmc.kernels.settings import infos, with_settings
 from whmc.kernels.wormhole import Wormhole
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of

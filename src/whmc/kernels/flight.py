@@ -1,0 +1,393 @@
+"""Flights: a proposal by leapfrog steps, then an accept. All moves of the default cycle are flights.
+
+A flight has one leg or two. A leg is made of leapfrog steps in one chart, each with one evaluation of the target; a
+leg of one step of size zero is an evaluation and nothing else. What a kernel adds is where a leg starts (`begin`,
+`cross`) and what its end is worth (`finish`). So the steps of all moves of all chains can go through one loop, in which
+the target stands once, however many moves there are: `Fleet`. A target takes long to compile, once for each time.
+
+Which move, which leg and how many steps are the same for all chains. So the choices between them are real branches, and
+only what is inside of a branch or a loop is vectorised over chains.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from whmc._pytree import pytree
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
+from whmc.kernels.leapfrog import Motion, kicked, leap
+from whmc.kernels.packing import Packing, put
+from whmc.modes.library import Matrix, ModeLibrary, apply, row
+from whmc.target.target import Target
+
+
+@pytree
+class Schedule:
+    """The steps of a leg, the same for all chains: how many, and 1 - beta of step n = `residual` + `rise` n.
+
+    Or those of several legs in one.
+    """
+
+    num_steps: Int[Array, "*stages"] | int
+    residual: Float[Array, "*stages"] | float
+    rise: Float[Array, "*stages"] | float
+
+    def half(self, n: Int[Array, ""] | int) -> Float[Array, ""]:
+        """Half of 1 - beta of step n: what the kicks before and after it last, in steps. Zero for no step."""
+        rate = jnp.asarray(self.residual + self.rise * jnp.asarray(n, jnp.result_type(float)))
+        return 0.5 * jnp.where(jnp.asarray(n) < self.num_steps, rate, 0.0)
+
+    @property
+    def kicks(self) -> Bool[Array, ""]:
+        """Whether any of the steps has kicks."""
+        return (jnp.asarray(self.num_steps) > 0) & (
+            (jnp.asarray(self.residual) != 0) | (jnp.asarray(self.num_steps) > 1)
+        )
+
+
+LANDING = Schedule(1, 0.0, 0.0)
+"""An evaluation, and no step."""
+
+NOWHERE = Schedule(0, 0.0, 0.0)
+"""No evaluation at all."""
+
+Rows = Any
+"""Packed records of all chains: an array for each dtype."""
+
+
+@pytree
+class Leg:
+    """One chain at the beginning of a leg, or at its end.
+
+    label: the chart that it is in. other: that which it goes to or comes from. log_start: what the kernel has to
+    remember of the start, for the Metropolis ratio; +inf where the flight must not be accepted. motion: between legs
+    the momentum p is in the place of the velocity L p, so that a leg without kicks needs no matrices.
+    """
+
+    label: Int[Array, ""]
+    other: Int[Array, ""]
+    log_start: Float[Array, ""]
+    location: Float[Array, " dim"]
+    motion: Motion
+    step_size: Float[Array, ""]
+
+    def with_velocity(self, velocity: Float[Array, " dim"]) -> "Leg":
+        return dataclasses.replace(self, motion=dataclasses.replace(self.motion, velocity=velocity))
+
+    @property
+    def position(self) -> Float[Array, "*n dim"]:
+        return self.location + self.motion.displacement
+
+    @property
+    def momentum(self) -> Float[Array, " dim"]:
+        """p, between legs."""
+        return self.motion.velocity
+
+    @property
+    def possible(self) -> Bool[Array, "*n"]:
+        return self.log_start < jnp.inf
+
+    @classmethod
+    def land(cls, position: Float[Array, " dim"], log_start: Float[Array, ""]) -> "Leg":
+        """Straight to a position, in no chart."""
+        none, still, zero = jnp.zeros((), int), jnp.zeros_like(position), jnp.zeros_like(log_start)
+        return cls(none, none, log_start, position, Motion(still, still, zero, still, none), zero)
+
+
+class AbstractFlight(AbstractKernel):
+    """A kernel whose proposals are flights. The last of its uniform numbers decides whether to accept."""
+
+    @abc.abstractmethod
+    def schedules(self) -> tuple[Schedule, ...]:
+        """Of the flight's one or two legs."""
+
+    @abc.abstractmethod
+    def begin(self, noise: Any, state: ChainState, target: Target, library: ModeLibrary) -> Leg:
+        """The start of the first leg."""
+
+    def cross(self, leg: Leg, library: ModeLibrary) -> Leg:
+        """The start of the second leg, from the end of the first."""
+        del library
+        return leg
+
+    @abc.abstractmethod
+    def finish(self, noise: Any, state: ChainState, leg: Leg, proposal: ChainState, library: ModeLibrary) -> StepInfo:
+        """What is to be told of the move if it is accepted; `log_ratio` decides whether."""
+
+    def move(self, noise: Any, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
+        leg = self.fly(self.begin(noise, state, target, library), target, library)
+        proposal = place(leg.position, leg.motion.logdensity, leg.motion.score, library)
+        info = self.finish(noise, state, leg, proposal, library)
+        return accept(noise.uniform[-1], leg.possible, info, state, proposal)
+
+    def fly(self, leg: Leg, target: Target, library: ModeLibrary) -> Leg:
+        """The end of the flight that starts so, of one chain."""
+        for number, schedule in enumerate(self.schedules()):
+            leg = fly_leg(self.cross(leg, library) if number else leg, schedule, target, library)
+        return leg
+
+
+def accept(
+    uniform: Float[Array, ""], possible: Bool[Array, ""], info: StepInfo, state: ChainState, proposal: ChainState
+) -> tuple[ChainState, StepInfo]:
+    """The proposal with probability min(1, exp(log_ratio)) if it is possible at all, else the state."""
+    new_state, accepted, log_ratio = metropolis(uniform, info.log_ratio, state, proposal, possible)
+    told = {"log_ratio": log_ratio, "accepted": accepted, "regenerated": info.regenerated & accepted}
+    return new_state, dataclasses.replace(info, **told)
+
+
+def set_off(leg: Leg, schedule: Schedule, library: ModeLibrary) -> tuple[Leg, Matrix]:
+    """The leg with velocity for momentum, after the kick before its first step; and the covariance of its chart."""
+    covariance = row(library.covariance, leg.label)
+    leg = leg.with_velocity(apply(row(library.scale, leg.label), leg.momentum))
+    return leg.with_velocity(kicked(leg.motion, covariance, leg.step_size * schedule.half(0))), covariance
+
+
+def glide(leg: Leg, schedule: Schedule, library: ModeLibrary) -> tuple[Leg, Matrix]:
+    """A leg without kicks, which needs no matrices."""
+    return leg, jnp.zeros_like(library.covariance[0])
+
+
+def arrive(leg: Leg, library: ModeLibrary) -> Leg:
+    """The leg with momentum for velocity."""
+    return leg.with_velocity(apply(row(library.inverse_scale, leg.label), leg.motion.velocity))
+
+
+def step_on(
+    leg: Leg, covariance: Matrix, cos: Float[Array, ""], sin: Float[Array, ""], share: Float[Array, ""], target: Target
+) -> Leg:
+    """A step of a leg. share: of the step size, for the kick after it."""
+    motion = leap(leg.motion, target, leg.location, covariance, cos, sin, share * leg.step_size)
+    return dataclasses.replace(leg, motion=motion)
+
+
+def fly_leg(leg: Any, schedule: Schedule, target: Target, library: ModeLibrary, legs: Packing | None = None) -> Any:
+    """The steps of a leg: of one chain, or of many whose legs are packed so."""
+
+    def each(function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function of all chains."""
+        if legs is None:
+            return function(*arguments)
+        first, *others = arguments
+        made = jax.vmap(function)(legs.unpack(first), *others)
+        return (legs.pack(made[0]), made[1]) if isinstance(made, tuple) else legs.pack(made)
+
+    leg, covariance = jax.lax.cond(
+        schedule.kicks,
+        partial(each, partial(set_off, schedule=schedule, library=library)),
+        partial(each, partial(glide, schedule=schedule, library=library)),
+        leg,
+    )
+    # outside the loop: inside, XLA would compute them for every coordinate
+    size = (leg if legs is None else legs.unpack(leg)).step_size
+    cos, sin = jnp.cos(size), jnp.sin(size)
+
+    def step(n: Int[Array, ""], leg: Any) -> Any:
+        share = schedule.half(n) + schedule.half(n + 1)
+        return each(partial(step_on, share=share, target=target), leg, covariance, cos, sin)
+
+    leg = jax.lax.fori_loop(0, schedule.num_steps, step, leg)
+    return jax.lax.cond(schedule.kicks, partial(each, partial(arrive, library=library)), lambda leg: leg, leg)
+
+
+def is_flight(kernel: AbstractKernel) -> bool:
+    """Whether its move is a flight and nothing else: a subclass may have its own."""
+    return isinstance(kernel, AbstractFlight) and type(kernel).move is AbstractFlight.move
+
+
+@dataclasses.dataclass(frozen=True)
+class Fleet:
+    """Kernels that move many chains side by side, as a loop over stages.
+
+    A stage is a leg of a flight, or the whole move of a kernel that is not one. The target stands in the loop once, for
+    all flights, and besides in the moves that are not flights. States, legs and infos are packed between stages.
+    """
+
+    kernels: tuple[AbstractKernel, ...]
+    target: Target
+    library: ModeLibrary
+    like: ChainState
+    """States of as many chains."""
+
+    @property
+    def flights(self) -> list[int]:
+        return [n for n, kernel in enumerate(self.kernels) if is_flight(kernel)]
+
+    @property
+    def others(self) -> list[int]:
+        return [n for n, kernel in enumerate(self.kernels) if not is_flight(kernel)]
+
+    @property
+    def stages(self) -> list[tuple[int, int, Schedule]]:
+        """The kernel, the number of its leg, and the steps of this leg."""
+        schedules = [kernel.schedules() if is_flight(kernel) else (NOWHERE,) for kernel in self.kernels]  # type: ignore[attr-defined]
+        return [(n, leg, schedule) for n, legs in enumerate(schedules) for leg, schedule in enumerate(legs)]
+
+    @cached_property
+    def states(self) -> Packing:
+        return Packing.of(self.like)
+
+    @cached_property
+    def legs(self) -> Packing:
+        return Packing.of(jax.eval_shape(jax.vmap(Leg.land), self.like.position, self.like.logdensity))
+
+    @cached_property
+    def infos(self) -> Packing:
+        number, flag = jnp.zeros(len(self.like.logdensity), int), jnp.zeros(len(self.like.logdensity), bool)
+        return Packing.of(StepInfo(number, number, self.like.logdensity, flag, flag, number, number))
+
+    def step(
+        self, noise_of: Callable[[int], Any], running: Bool[Array, " chains"], states: Rows
+    ) -> tuple[Rows, tuple[Rows, tuple[Any, ...]]]:
+        """One move of each kernel in turn, of all chains that run: their states, and what `told` unpacks."""
+        stages, flights, others = self.stages, self.flights, self.others
+        infos, told = self.nothing_told(noise_of, running, states)
+        if not flights:
+            for number, n in enumerate(others):
+                states, info = self.other_move(n, noise_of, running, states)
+                told = (*told[:number], info, *told[number + 1 :])
+            return states, (infos, told)
+
+        starts = [self.start_of(n, number, noise_of) for n, number, _ in stages]
+        schedules = _stacked([schedule for _, _, schedule in stages], self.like.logdensity.dtype)
+        finishes = [self.finish_of(n, noise_of) for n in flights]
+
+        # how a stage may end: with an accept, in the air, or with the whole move of a kernel that is no flight
+        def settle(row: Any, states: Rows, leg: Rows, infos: Rows, told: tuple[Any, ...]) -> Any:
+            states, info = self.settle(_branch_of(row, finishes), running, states, leg)
+            return states, [put(old, new, row, axis=1) for old, new in zip(infos, info, strict=True)], told
+
+        def stay(row: Any, states: Rows, leg: Rows, infos: Rows, told: tuple[Any, ...]) -> Any:
+            return states, infos, told
+
+        def other(number: int) -> Callable[..., Any]:
+            def move(row: Any, states: Rows, leg: Rows, infos: Rows, told: tuple[Any, ...]) -> Any:
+                states, info = self.other_move(others[number], noise_of, running, states)
+                return states, infos, (*told[:number], info, *told[number + 1 :])
+
+            return move
+
+        owners = [n for n, _, _ in stages]
+        in_air = [here == after for here, after in zip(owners, [*owners[1:], -1], strict=True)]
+        ends = [settle, *map(other, range(len(others))), *([stay] if any(in_air) else [])]
+        end_of = [
+            len(ends) - 1 if flying else 0 if n in flights else 1 + others.index(n)
+            for n, flying in zip(owners, in_air, strict=True)
+        ]
+        row_of = [flights.index(n) if n in flights else 0 for n in owners]
+
+        def stage(number: Any, carry: Any) -> Any:
+            states, leg, infos, told = carry
+            leg = _branch_of(number, starts)(states, leg)
+            schedule = jax.tree.map(lambda values: values[number], schedules)
+            fly = partial(fly_leg, schedule=schedule, target=self.target, library=self.library, legs=self.legs)
+            leg = fly(leg) if not any(in_air) else jax.lax.cond(schedule.num_steps > 0, fly, lambda leg: leg, leg)
+            end, row = (_at(values, number) for values in (end_of, row_of))
+            states, infos, told = _branch_of(end, ends)(row, states, leg, infos, told)
+            return states, leg, infos, told
+
+        carry = (states, [rows[0] for rows in self.legs.empty(1, len(running))], infos, told)
+        carry = stage(0, carry) if len(stages) == 1 else jax.lax.fori_loop(0, len(stages), stage, carry)
+        return carry[0], carry[2:]
+
+    def nothing_told(self, noise_of: Callable[[int], Any], running: Bool[Array, " chains"], states: Rows) -> Any:
+        """Zeros in the shape of what a step tells: the infos of flights together, and those of others."""
+        rows = [
+            jnp.zeros((len(running), len(self.flights), row.shape[2]), row.dtype)
+            for row in self.infos.empty(1, len(running))
+        ]
+        like = (jax.eval_shape(partial(self.other_move, n, noise_of, running), states)[1] for n in self.others)
+        return rows, tuple(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), info) for info in like)
+
+    def start_of(self, n: int, number: int, noise_of: Callable[[int], Any]) -> Callable[..., Any]:
+        """How a stage starts: (states, leg) -> the new leg."""
+        kernel: Any = self.kernels[n]
+
+        def begin(states: Rows, leg: Rows) -> Rows:
+            begin = jax.vmap(kernel.begin, (0, 0, None, None))
+            return self.legs.pack(begin(noise_of(n), self.states.unpack(states), self.target, self.library))
+
+        def cross(states: Rows, leg: Rows) -> Rows:
+            return self.legs.pack(jax.vmap(kernel.cross, (0, None))(self.legs.unpack(leg), self.library))
+
+        return (lambda states, leg: leg) if n in self.others else cross if number else begin
+
+    def finish_of(self, n: int, noise_of: Callable[[int], Any]) -> Callable[..., Any]:
+        """How a flight ends: (states, leg, proposals) -> infos, and the numbers that decide on acceptance."""
+        kernel: Any = self.kernels[n]
+
+        def finish(states: Rows, leg: Rows, proposals: Rows) -> tuple[Rows, Array]:
+            noise = noise_of(n)
+            chains = self.states.unpack(states), self.legs.unpack(leg), self.states.unpack(proposals)
+            infos = jax.vmap(kernel.finish, (0, 0, 0, 0, None))(noise, *chains, self.library)
+            return self.infos.pack(infos), noise.uniform[:, -1]
+
+        return finish
+
+    def settle(self, finish: Callable[..., Any], running: Bool[Array, " chains"], states: Rows, leg: Rows) -> Any:
+        """The accept at the end of a flight: new states, and infos."""
+        legs = self.legs.unpack(leg)
+        found = legs.motion.logdensity, legs.motion.score
+        proposals = self.states.pack(jax.vmap(place, (0, 0, 0, None))(legs.position, *found, self.library))
+        infos, uniform = finish(states, leg, proposals)
+        new, info = jax.vmap(accept)(
+            uniform,
+            legs.possible & running,
+            self.infos.unpack(infos),
+            self.states.unpack(states),
+            self.states.unpack(proposals),
+        )
+        return self.states.pack(new), self.infos.pack(info)
+
+    def other_move(
+        self, n: int, noise_of: Callable[[int], Any], running: Bool[Array, " chains"], states: Rows
+    ) -> tuple[Rows, Any]:
+        """The move of a kernel that is no flight."""
+        move = jax.vmap(self.kernels[n].move, (0, 0, None, None))
+        new, info = move(noise_of(n), self.states.unpack(states), self.target, self.library)
+        return [
+            jnp.where(running[:, None], now, old) for now, old in zip(self.states.pack(new), states, strict=True)
+        ], info
+
+
+def told(kernels: Sequence[AbstractKernel], infos: Rows, others: Sequence[Any]) -> tuple[Any, ...]:
+    """The info of each kernel, from what `Fleet.step` tells; of one step or of many, in JAX or NumPy."""
+    flights, rest = iter(range(len(kernels))), iter(others)
+    packing = info_packing(infos)
+    return tuple(
+        packing.unpack([rows[..., next_row, :] for rows in infos]) if next_row is not None else next(rest)
+        for next_row in (next(flights) if is_flight(kernel) else None for kernel in kernels)
+    )
+
+
+def info_packing(infos: Rows) -> Packing:
+    """How a StepInfo is packed: flags, then the log ratio, then whole numbers, of the dtypes of the rows."""
+    flag, real, whole = (np.zeros(1, rows.dtype) for rows in infos)
+    return Packing.of(StepInfo(whole, whole, real, flag, flag, whole, whole))
+
+
+def _branch_of(number: Any, branches: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """One of several functions: a real branch, for the number is the same for all chains."""
+    if isinstance(number, int) or len(branches) == 1:
+        return branches[number if isinstance(number, int) else 0]
+    return partial(jax.lax.switch, number, branches)
+
+
+def _at(values: list[int], number: Any) -> Any:
+    return values[number] if isinstance(number, int) else jnp.asarray(values)[number]
+
+
+def _stacked(schedules: list[Schedule], dtype: Any) -> Schedule:
+    """One schedule with a number for each stage."""
+    return Schedule(
+        jnp.stack([jnp.asarray(s.num_steps, int) for s in schedules]),
+        jnp.stack([jnp.asarray(s.residual, dtype) for s in schedules]),
+        jnp.stack([jnp.asarray(s.rise, dtype) for s in schedules]),
+    )

@@ -1,0 +1,57 @@
+"""Compiles the block of a run beside its search, on another core: XLA lets Python go on while it works.
+
+The block depends on dimension, chains, capacity and moves only, and the first starts tell about how many modes there
+are. If the guess turns out wrong, the block is compiled again.
+"""
+
+import contextlib
+import threading
+
+import jax
+import numpy as np
+
+from whmc.kernels.base import ChainState
+from whmc.kernels.settings import arrays, default_kernel
+from whmc.modes.library import ModeLibrary
+from whmc.modes.refine import room_to_split
+from whmc.run.chains import Chains, Mover
+from whmc.run.plan import Inputs, Plan
+from whmc.search.masses import chart_library
+from whmc.search.mode_search import SearchState
+
+
+def with_room(library: ModeLibrary, looking: bool) -> ModeLibrary:
+    """Room for charts to come: a new mode or a split is then no new compilation. A power of two: few are compiled."""
+    wanted = max(16, 2 * library.size) if looking else library.size + room_to_split(library)
+    return library.padded(max(library.capacity, 1 << (wanted - 1).bit_length()))
+
+
+class CompileAhead:
+    """One compilation at most, from the first guess on; `wait` ends it."""
+
+    def __init__(self, mover: Mover, plan: Plan, inputs: Inputs) -> None:
+        self.mover, self.plan, self.inputs = mover, plan, inputs
+        self.thread: threading.Thread | None = None
+
+    def guess(self, search: SearchState) -> None:
+        """Begins, with as many modes as the search knows now."""
+        if self.thread is None and search.peaks:
+            peaks = search.peaks[: self.plan.max_modes]
+            library = chart_library(peaks)
+            library = with_room(library.padded(library.size), self.plan.adaptive)
+            self.thread = threading.Thread(target=self._compile, args=(library,), daemon=True)
+            self.thread.start()
+
+    def wait(self) -> None:
+        """Until it is done, if it has begun."""
+        if self.thread is not None:
+            self.thread.join()
+
+    def _compile(self, library: ModeLibrary) -> None:
+        # whatever goes wrong here goes wrong again where it is told to the user
+        with contextlib.suppress(Exception), jax.enable_x64(True):
+            num, dim = self.plan.chains, library.dim
+            parts = (np.zeros((num, dim)), np.zeros(num), np.zeros((num, dim)))
+            states = ChainState(*map(jax.device_put, (*parts, np.zeros((num, library.capacity)), np.zeros(num))))
+            kernel = self.inputs.kernel or default_kernel(max(2, library.size) if self.plan.adaptive else library.size)
+            self.mover.compile(Chains.of(states, np.zeros(num, int)), arrays(kernel), library)

@@ -1,0 +1,43 @@
+"""A mode as a search knows it."""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Float
+
+from whmc.modes.library import whiten_rows
+
+SAME_MODE_SD = 0.1
+"""Ends nearer than this many standard deviations (of the peak's own curvature) are one mode. Polished points of one
+mode agree to 1e-4; two modes that a chart can tell apart are more than one apart."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """A mode: a location, usually a local maximum of the log density, with the scale of its chart.
+
+    num_flat: directions without curvature. A peak that has some is a point of a ridge, a ring or a shell: one of many
+        that make up a mode.
+    start: where a chain may start, if not at the location.
+    reach: standard deviations within which a point belongs to this mode.
+    at_peak: whether the location is a polished maximum with the scale of its curvature, as opposed to moments of draws
+        or a chart that was given. Laplace's formula holds for polished maxima only.
+    """
+
+    location: Float[np.ndarray, " dim"]
+    logdensity: float
+    scale: Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]
+    num_flat: int = 0
+    start: Float[np.ndarray, " dim"] | None = None
+    reach: float = SAME_MODE_SD
+    at_peak: bool = True
+
+    @property
+    def log_laplace(self) -> float:
+        """Laplace's approximation of the mode's part of the evidence, log pi(mu) + log |L| + D/2 log 2 pi."""
+        sd = self.scale if self.scale.ndim == 1 else np.diagonal(self.scale)
+        return float(self.logdensity + np.sum(np.log(sd)) + 0.5 * len(sd) * np.log(2 * np.pi))
+
+    def distance(self, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
+        """In standard deviations of the peak's own chart."""
+        return np.linalg.norm(whiten_rows(self.scale, position - self.location), axis=1)
