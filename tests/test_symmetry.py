@@ -154,7 +154,7 @@ def test_symmetries_of_constrained_values():
     with jax.enable_x64(True):
         kept, spent = fold_target(target, 0)
         assert spent > 64  # at least a gradient for each descent
-        x = kept.draw_starts(jax.random.key(0), 1)[0]
+        x = jnp.asarray(kept.draw_starts(jax.random.key(0), 1)[0])
         images = [kept.image(g, x) for g in range(len(kept.group))]
         np.testing.assert_allclose(
             sorted(float(kept.constrain(image)["mean"][0]) for image in images),

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
 from whmc.estimate import alarms
 from whmc.estimate.alarms import Alarm
 from whmc.estimate.parameters import ParameterTable
 from whmc.modes.mixture import chart_squares
-from whmc.target.space import by_chain
 
 if TYPE_CHECKING:
     from whmc.result import Result
@@ -61,6 +61,7 @@ def _far_share(result: "Result") -> float:
     target, dim = result.target, result.target.dim
     some = np.asarray(result.draws[:, :: max(1, result.label.size // NUM_DRAWS)]).reshape(-1, dim)
     if target.fold is not None:  # unfolded draws are far from the charts, and their images are not
-        some = by_chain(lambda position: target.home(position[None])[0], some[None])[0]
+        with jax.enable_x64(True):
+            some = target.home(some)
     square = chart_squares(result.library, some).min(axis=0)
     return float(np.mean(square > 4 * (dim + 5 * np.sqrt(2 * dim))))

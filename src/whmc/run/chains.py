@@ -53,9 +53,10 @@ class Chains:
 
     @property
     def states(self) -> ChainState:
-        """Of all chains. It waits until they are computed."""
-        joined = jax.tree.map(lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *self.groups)
-        return jax.tree.map(lambda rows: jax.device_put(rows[: self.num]), joined)
+        """Of all chains, in NumPy arrays. It waits until they are computed."""
+        return jax.tree.map(
+            lambda *parts: np.concatenate([np.asarray(part) for part in parts])[: self.num], *self.groups
+        )
 
     @property
     def num(self) -> int:
