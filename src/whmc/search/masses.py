@@ -12,10 +12,10 @@ than the chart's are seen too.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from whmc.keys import generator
 from whmc.modes.library import ModeLibrary, unwhiten_rows
@@ -25,7 +25,8 @@ from whmc.target.rows import logdensities
 from whmc.target.target import Target
 
 NUM_DRAWS = 256
-"""Importance draws of a mode: log densities, no gradients."""
+MANY_DRAWS = 4096
+"""Importance draws of a mode; many where few have left it in doubt whether the mode is to be kept."""
 
 TAIL_DOF = 4.0
 """Degrees of freedom of the Student-t half of the draws."""
@@ -38,6 +39,9 @@ MOST_NUMBERS = 4_000_000
 
 FEWEST_EFFECTIVE = 10.0
 """With fewer effective draws the error is infinite: one draw outweighs the others, and a heavier one may be missing."""
+
+Doubtful = Callable[[Float[np.ndarray, " size"], Float[np.ndarray, " size"]], Bool[np.ndarray, " size"]]
+"""From log shares and their errors: whether they are not known well enough."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,46 +63,68 @@ def laplace_masses(peaks: Sequence[Peak]) -> Masses:
     return Masses(np.array([peak.log_laplace for peak in peaks]), np.zeros(len(peaks)), 0)
 
 
-def weigh(target: Target, peaks: Sequence[Peak], key: Array) -> Masses:
-    """Masses by importance draws."""
-    size, dim, library = len(peaks), target.dim, chart_library(peaks)
-    z = _draws(generator(key), size, dim)
-    position = np.stack([peak.location + unwhiten_rows(peak.scale, rows) for peak, rows in zip(peaks, z, strict=True)])
-    square = np.sum(z**2, axis=-1)
-    log_half = np.logaddexp(log_base_of(square, dim, np.inf), log_base_of(square, dim, TAIL_DOF)) - np.log(2.0)
-    log_drawn = log_half - np.asarray(library.log_det)[:size, None]
-    log_ratio = logdensities(target, position.reshape(-1, dim)).reshape(size, NUM_DRAWS) - log_drawn
-    log_mass = np.zeros(size)
+def weigh(target: Target, peaks: Sequence[Peak], key: Array, doubtful: Doubtful | None = None) -> Masses:
+    """Masses by importance draws. Those of which `doubtful` says that they matter and are not known well enough are
+    drawn again, with many more draws."""
+    size, rng, library = len(peaks), generator(key), chart_library(peaks)
+    log_ratio, position = _log_ratios(target, peaks, rng, NUM_DRAWS)
+    log_mass, numbers = np.zeros(size), np.arange(size)
     for _ in range(PASSES):
-        log_mass, error = log_mean(log_ratio + _log_shares(library, position, log_mass))
+        log_mass, error = log_mean(log_ratio + _log_shares(library, position, numbers, log_mass))
+    cost = size * NUM_DRAWS
+    again = np.flatnonzero(doubtful(log_mass - np.logaddexp.reduce(log_mass), error)) if doubtful else np.zeros(0, int)
+    if len(again):
+        log_ratio, position = _log_ratios(target, [peaks[k] for k in again.tolist()], rng, MANY_DRAWS)
+        log_mass[again], error[again] = log_mean(log_ratio + _log_shares(library, position, again, log_mass))
+        cost += len(again) * MANY_DRAWS
     laplace = np.array([peak.log_laplace for peak in peaks])
     unseen = ~np.isfinite(log_mass)  # not one draw inside the support
-    return Masses(np.where(unseen, laplace, log_mass), error, size * NUM_DRAWS)
+    return Masses(np.where(unseen, laplace, log_mass), error, cost)
+
+
+def _log_ratios(
+    target: Target, peaks: Sequence[Peak], rng: np.random.Generator, num: int
+) -> tuple[Float[np.ndarray, "size n"], Float[np.ndarray, "size n dim"]]:
+    """log( pi / b_k ) at draws of each chart k, b_k the density that they are drawn from; and the draws."""
+    z = _draws(rng, len(peaks), num, target.dim)
+    position = np.stack([peak.location + unwhiten_rows(peak.scale, rows) for peak, rows in zip(peaks, z, strict=True)])
+    square = np.sum(z**2, axis=-1)
+    halves = (log_base_of(square, target.dim, dof) for dof in (np.inf, TAIL_DOF))
+    log_drawn = np.logaddexp(*halves) - np.log(2.0) - np.array([_log_det(peak) for peak in peaks])[:, None]
+    return logdensities(target, position.reshape(-1, target.dim)).reshape(square.shape) - log_drawn, position
+
+
+def _log_det(peak: Peak) -> float:
+    return float(np.sum(np.log(peak.scale if peak.scale.ndim == 1 else np.diagonal(peak.scale))))
 
 
 def _log_shares(
-    library: ModeLibrary, position: Float[np.ndarray, "size n dim"], log_mass: Float[np.ndarray, " size"]
-) -> Float[np.ndarray, "size n"]:
-    """log r_k at the draws of each chart k, a few charts at a time: memory grows with the modes, not their square."""
-    size, num, dim = position.shape
+    library: ModeLibrary,
+    position: Float[np.ndarray, "some n dim"],
+    numbers: Int[np.ndarray, " some"],
+    log_mass: Float[np.ndarray, " size"],
+) -> Float[np.ndarray, "some n"]:
+    """log r_k at the draws of some charts k, a few at a time: memory grows with the modes, not their square."""
+    some, num, dim = position.shape
+    size = len(log_mass)
     charts = max(1, MOST_NUMBERS // (size * num))
-    log_share = np.empty((size, num))
-    for first in range(0, size, charts):
+    log_share = np.empty((some, num))
+    for first in range(0, some, charts):
         rows = position[first : first + charts]
         heights = log_components_of(library, rows.reshape(-1, dim)).reshape(size, len(rows), num)
         heights += (log_mass - np.asarray(library.log_weight)[:size])[:, None, None]
         mine = np.arange(len(rows))
         top = heights.max(axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            share = heights[first + mine, mine] - top - np.log(np.sum(np.exp(heights - top), axis=0))
+            share = heights[numbers[first + mine], mine] - top - np.log(np.sum(np.exp(heights - top), axis=0))
         log_share[first : first + charts] = np.where(np.isnan(share), -np.inf, share)
     return log_share
 
 
-def _draws(rng: np.random.Generator, size: int, dim: int) -> Float[np.ndarray, "size n dim"]:
+def _draws(rng: np.random.Generator, size: int, num: int, dim: int) -> Float[np.ndarray, "size n dim"]:
     """Points of a standard chart: half of them Gaussian, half Student-t."""
-    z = rng.standard_normal((size, NUM_DRAWS, dim))
-    tails = NUM_DRAWS // 2
+    z = rng.standard_normal((size, num, dim))
+    tails = num // 2
     radius = np.sqrt(TAIL_DOF / rng.chisquare(TAIL_DOF, (size, tails, 1)))
     z[:, :tails] *= radius
     return z

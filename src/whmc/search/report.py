@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,7 +150,9 @@ def _masses(state: SearchState, target: Target, key: Array) -> Masses:
     """By Laplace's formula, unless that may mislead: where a mode would be left out, or has no peak."""
     laplace = laplace_masses(state.peaks)
     alike = all(peak.at_peak for peak in state.peaks)
-    return laplace if alike and not light_modes(laplace, state).any() else weigh(target, state.peaks, key)
+    if alike and not light_modes(laplace, state).any():
+        return laplace
+    return weigh(target, state.peaks, key, partial(doubtful, dim=target.dim))
 
 
 def light_modes(masses: Masses, state: SearchState) -> Bool[np.ndarray, " peaks"]:
@@ -162,6 +165,11 @@ def too_light(log_share: Float[np.ndarray, " n"], error: Float[np.ndarray, " n"]
     """Whether shares are below what is kept, beyond their errors; these are at most what a chart can miss."""
     most = np.minimum(SAFE_ERRORS * error, NATS_A_DIMENSION * dim)
     return log_share + most < np.log(LIGHTEST_KEPT_SHARE)
+
+
+def doubtful(log_share: Float[np.ndarray, " n"], error: Float[np.ndarray, " n"], dim: int) -> Bool[np.ndarray, " n"]:
+    """Modes that seem to be below what is kept, but would be kept because their draws tell nothing."""
+    return np.isinf(error) & (log_share < np.log(LIGHTEST_KEPT_SHARE)) & ~too_light(log_share, error, dim)
 
 
 def often_hit(state: SearchState) -> Bool[np.ndarray, " peaks"]:
