@@ -589,7 +589,7 @@ def test_the_page_runs(tmp_path):
     checks = """
 assert len(result.modes) == 6 and (abs(result.modes.weight - 1 / 6) < 5 * result.modes.weight_se).all()
 assert len(one.modes) == 1 and abs(one.log_evidence - result.log_evidence) < 0.05
-assert len(mcmc.sampler.result(mcmc).modes) == 6
+assert sum(mcmc.sampler.result(mcmc).modes.weight > 0.01) == 6  # a mode of unknown, tiny mass may be kept beside
 """
     command = [sys.executable, "-c", code + checks]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
