@@ -21,14 +21,14 @@ REFRESH = 0.1
 
 
 PLAIN_EVERY = 30.0
-"""Seconds between two plain lines: a short run says nothing where there is no terminal."""
+"""Seconds between two plain lines: where there is no terminal a short run says nothing, unless it is asked to."""
 
 
 class Progress:
-    """Says where the run is, unless it is told not to; None: as True."""
+    """Says where the run is. None: as True, but where there is no terminal only what takes long is told."""
 
     def __init__(self, shown: bool | None = False) -> None:
-        self.shown = shown is not False
+        self.shown, self.asked = shown is not False, shown is True
         self.terminal = self.shown and sys.stderr.isatty()
         self.started = self.drawn_at = time.perf_counter()
         self.phase, self.phase_started, self.phase_done = "", self.started, 0
@@ -45,7 +45,7 @@ class Progress:
             self.phase, self.phase_started, self.phase_done = phase, now, done
             self.drawn_at = 0.0 if self.terminal else self.drawn_at
         if not self.terminal:
-            if now - self.drawn_at >= PLAIN_EVERY:
+            if now - self.drawn_at >= PLAIN_EVERY or (self.asked and done >= total):
                 self.drawn_at = now
                 print(self._line(now, done, total, more), file=sys.stderr, flush=True)
             return
