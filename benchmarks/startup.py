@@ -134,49 +134,14 @@ def run_nuts(case):
     sampler.print_summary()
 
 
-def run_smc(case, particles=4000, target_ess=0.7, moves=5, leaps=10, acceptance=0.8):
-    import blackjax
+def run_smc(case):
     import jax
-    import jax.numpy as jnp
-    from blackjax.smc import adaptive_tempered
-    from blackjax.smc.resampling import systematic
 
-    logdensity, dim, low, high = CASES[case]()
+    from peers.smc import tempered_smc
 
-    def place(u):
-        return low + (high - low) * jax.nn.sigmoid(u)
-
-    def log_prior(u):
-        return jnp.sum(jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u))
-
-    kernel = adaptive_tempered.build_kernel(
-        log_prior,
-        lambda u: logdensity(place(u)),
-        blackjax.hmc.build_kernel(),
-        blackjax.hmc.init,
-        systematic,
-        target_ess,
-    )
-
-    @jax.jit
-    def step(key, state, size):
-        spread = state.weights @ (state.particles - state.weights @ state.particles) ** 2
-        settings = {
-            "step_size": size[None],
-            "inverse_mass_matrix": spread[None],
-            "num_integration_steps": jnp.array([leaps]),
-        }
-        state, info = kernel(key, state, moves, settings)
-        return state, size * jnp.exp(2 * (jnp.mean(info.update_info.acceptance_rate) - acceptance))
-
-    key = jax.random.key(0)
-    state = adaptive_tempered.init(jax.random.logistic(key, (particles, dim)))
-    state, size, last = state._replace(tempering_param=jnp.asarray(0.0)), jnp.asarray(0.3), 0.0
-    while last < 1:  # once more when the temperature is one: BlackJAX moves first and weighs then
-        last, (key, here) = float(state.tempering_param), jax.random.split(key)
-        state, size = step(here, state, size)
-    draws = np.asarray(place(state.particles))
-    print(draws.mean(axis=0), draws.std(axis=0))
+    draws, weights = tempered_smc(*CASES[case](), particles=4000)(jax.random.key(0))
+    mean = weights @ draws
+    print(mean, np.sqrt(weights @ (draws - mean) ** 2))
 
 
 def run_dynesty(case):
