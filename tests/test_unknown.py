@@ -84,8 +84,8 @@ WHOLE_RUNS = {
     "log-gamma D=20": lambda: loggamma_pair(20),
 }
 ONE_OF_A_KIND = ("GMM40", "Himmelblau", "4 wells", "shells D=5", "two-scale D=20", "log-gamma D=20")
-# some of Liang and Wong's twenty components share a peak; the lightest of 2^8 wells lie below the floor
-WITHOUT_SOME = ("Liang-Wong B", "8 wells")
+# components that share a peak, or overlap so much that they are one mode; the lightest of 2^8 wells, below the floor
+WITHOUT_SOME = ("Liang-Wong B", "GMM40", "8 wells")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_more_modes_than_charts_are_said():
     result = whmc.sample(target, finder=finder, seed=0, chains=4, draws=50, warmup=50, max_modes=32)
     names = [alarm.name for alarm in result.alarms]
     assert "library capped" in names and "modes may be missing" in names
-    assert "among the modes kept" in result.summary()
+    assert "describe the modes that were kept" in result.summary()
     assert result.search is not None and result.search.expected_modes > 1000
 
 

@@ -52,11 +52,12 @@ def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], wides
     """
     known, flat, dropped = list(peaks), [], Counter[str]()
     rows = np.flatnonzero(descents.usable)
-    heights, cost = logdensities(target, descents.position[rows]), len(rows)
     owner = np.full(len(descents.position), NOBODY)
     owner[rows] = assign(descents.position[rows], known)
     on_flat = np.zeros(len(owner), bool)
-    for n in rows[np.argsort(-heights, kind="stable")]:
+    new = rows[owner[rows] == NOBODY]
+    heights, cost = logdensities(target, descents.position[new]), len(new)
+    for n in new[np.argsort(-heights, kind="stable")]:
         if owner[n] != NOBODY:
             continue
         width = None if descents.width is None else descents.width[n]

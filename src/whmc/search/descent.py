@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from whmc.modes.library import ModeLibrary, whiten_rows
+from whmc.modes.library import ModeLibrary
 from whmc.search.minimise import TOLERANCE, Energy, Stop, minimise
 from whmc.search.peak import SAME_MODE_SD, Peak
 from whmc.search.residual import TEMPERATURE, residual_energy
@@ -21,7 +21,8 @@ FARTHEST_WIDTHS = 1e9
 overflow: only a density that grows without bound leads there."""
 
 NEAR_SD = 2.0
-"""A descent that has come so near to a known peak, and whose next Newton step leads to it, has arrived."""
+"""A descent that has come so near to a known peak, or as near as the peak's own draws lie, and whose next Newton step
+leads to it, has arrived."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,7 @@ class DescentResult:
     num_upfront: gradients spent before any end was reached.
     independent: whether these are plain descents from independent draws of the start region. Only what such starts hit
         tells how much they missed.
+    from_peaks: whether they set off around known peaks. They are not counted as starts.
     """
 
     position: Float[np.ndarray, "n dim"]
@@ -56,6 +58,7 @@ class DescentResult:
     covered: Bool[np.ndarray, " n"] | None = None
     num_upfront: int = 0
     independent: bool = False
+    from_peaks: bool = False
     width: Float[np.ndarray, "n dim"] | None = None
 
 
@@ -135,10 +138,12 @@ def _arrival(peaks: Sequence[Peak], goal: Int[np.ndarray, " n"], width: Float[np
         nearest = np.argmin(apart, axis=1)
         for n in np.unique(nearest):
             mine, peak = nearest == n, peaks[numbers[n]]
-            z = whiten_rows(peak.scale, position[mine] - peak.location)
+            z = peak.whiten(position[mine])
             score = -slope[mine]
             step = score * peak.scale if peak.scale.ndim == 1 else score @ peak.scale
-            near = (np.sum(z**2, axis=1) < NEAR_SD**2) & (np.sum((z + step) ** 2, axis=1) < SAME_MODE_SD**2)
+            near = (np.sum(z**2, axis=1) < max(NEAR_SD**2, z.shape[1])) & (
+                np.sum((z + step) ** 2, axis=1) < SAME_MODE_SD**2
+            )
             there[mine] = near
             goal[rows[mine][near]] = numbers[n]
         return there

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from whmc.keys import Stream, child, stream_key
+from whmc.keys import Stream, child, children, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.search.connect import connect, explained_strays
+from whmc.search.cooled import Cooled
 from whmc.search.finders import AbstractFinder, MultiStart
 from whmc.search.mode_search import (
     STRAY_SHARE,
@@ -33,9 +34,6 @@ from whmc.target.target import Target, require_target
 
 MAX_MODES = 256
 """Charts in a library, unless told: a step looks at every chart, so many cost time."""
-
-SMALL_POPULATION = 1 << 10
-"""The child of a finder's key for the small population that goes before a whole one; batches are the first children."""
 
 DEFAULT_FINDERS = (MultiStart(), Tempered())
 """By basin, then by mass: each finds modes that the other cannot."""
@@ -109,14 +107,19 @@ def _with_finder(
     hits are uneven, or where the small one has found something."""
     if not isinstance(finder, Tempered):
         return run_finder(state, target, finder, key, 0.5 * budget, tell)
-    small = finder.within(budget - state.num_gradients)
-    if small.num_particles == finder.num_particles or not state.even:
-        return run_finder(state, target, finder, key, tell=tell)
-    known, strays = len(state.peaks), len(state.stray)
-    state = run_finder(state, target, small, child(key, SMALL_POPULATION), tell=tell)
-    if (len(state.peaks), len(state.stray)) == (known, strays):
-        return state
-    return run_finder(state, target, finder, key, tell=tell)
+    key_whole, key_small, key_strays, key_cooled = children(key, 4)
+
+    def populate(state: SearchState, population: Tempered, key: Array) -> SearchState:
+        state = run_finder(state, target, population, key, tell=tell)
+        return run_finder(state, target, Cooled(), key_cooled, budget, tell)
+
+    small = finder.within(0.5 * (budget - state.num_gradients), target.dim)
+    if small.num_particles < finder.num_particles and state.even:
+        after = _without_explained(populate(state, small, key_small), target, key_strays)
+        if (len(after.peaks), len(after.stray)) == (len(state.peaks), len(state.stray)):
+            return after
+        state = after
+    return populate(state, finder, key_whole)
 
 
 def _without_explained(state: SearchState, target: Target, key: Array) -> SearchState:

@@ -32,7 +32,9 @@ TAIL_DOF = 4.0
 """Degrees of freedom of the Student-t half of the draws."""
 
 PASSES = 5
-"""Of the masses, each with the shares of the space by those before. They evaluate no density."""
+SAME_MASS = 1e-3
+"""Passes of the masses at most, each with the shares of the space by those before, until no log mass changes by more.
+They evaluate no density."""
 
 MOST_NUMBERS = 4_000_000
 """Of one table of draws by charts."""
@@ -70,7 +72,10 @@ def weigh(target: Target, peaks: Sequence[Peak], key: Array, doubtful: Doubtful 
     log_ratio, position = _log_ratios(target, peaks, rng, NUM_DRAWS)
     log_mass, numbers = np.zeros(size), np.arange(size)
     for _ in range(PASSES):
-        log_mass, error = log_mean(log_ratio + _log_shares(library, position, numbers, log_mass))
+        before = log_mass
+        log_mass, error = log_mean(log_ratio + _log_shares(library, position, numbers, before))
+        if np.allclose(log_mass, before, rtol=0, atol=SAME_MASS):
+            break
     cost = size * NUM_DRAWS
     again = np.flatnonzero(doubtful(log_mass - np.logaddexp.reduce(log_mass), error)) if doubtful else np.zeros(0, int)
     if len(again):

@@ -29,13 +29,16 @@ FEWEST_STARTS = 1024
 .28, and then nothing in the hits betrays it; by 1024 with chance .006. A search on a budget stops before, where all
 basins are hit about equally."""
 
+FEWEST_EVEN = 128
 FEWEST_HITS = 8
 EVEN_FACTOR = 4.0
-"""Basins are hit equally if the rarest has as many hits, and no fewer than its equal share divided by this factor.
-Where there are rare basins, there may be rarer ones."""
+"""Basins are hit equally if, of as many independent starts, the rarest has as many hits, and no fewer than its equal
+share divided by this factor. Where there are rare basins, there may be rarer ones."""
 
 SETTLED_CHANCE = 0.01
-"""The search stops when the next start finds a new mode with less than this (Good-Turing) chance."""
+SETTLED_NUM = 0.5
+"""The search stops when the next start finds a new mode with less than this (Good-Turing) chance, and less than this
+(Chao) number of them is missing: of two hundred modes one may be missing at any such chance."""
 
 MAX_STARTS = 4096
 MAX_LOOSE_POINTS = 64
@@ -80,7 +83,7 @@ class SearchState:
     def even(self) -> bool:
         """Whether independent starts hit all basins about equally, and were enough to tell."""
         hits = self.basins[self.basins > 0]
-        if self.num_independent < FIRST_STARTS or len(hits) == 0:
+        if self.num_independent < FEWEST_EVEN or len(hits) == 0:
             return False
         return bool(hits.min() >= max(FEWEST_HITS, self.num_independent / (EVEN_FACTOR * len(hits))))
 
@@ -159,23 +162,27 @@ def run_finder(
     taken = last_new = batch = 0
     most = finder.num_starts or MAX_STARTS
     few = max(FIRST_STARTS, min(target.num_given_starts, BATCH))  # points that were given are all looked at
+    few = few if finder.num_starts is None else BATCH
     while taken < most:
-        num, before = min(few if taken < BATCH else BATCH, most - taken), len(state.peaks)
+        num, before = min(few if taken < BATCH else BATCH, most - taken), (len(state.peaks), state.num_gradients)
         found = finder.find(child(key, batch), target, num, known_modes(state))
         state = take(state, target, found)
         taken, batch = taken + num, batch + 1
         tell(state)
-        last_new = taken if len(state.peaks) > before else last_new
+        last_new = taken if len(state.peaks) > before[0] else last_new
         settled = finder.num_starts is None and taken >= FEWEST_STARTS and _settled(state, found, taken - last_new)
-        enough = state.num_gradients >= until and state.even
+        enough = 2 * state.num_gradients - before[1] > until and state.even  # one more batch would be too much
         if settled or enough or len(state.peaks) > state.max_modes:
             break
     return state
 
 
 def _settled(state: SearchState, found: DescentResult, num_in_vain: int) -> bool:
-    """Whether more starts are not worth while: by Good-Turing, or as many starts in vain where hits do not count."""
-    return state.unseen_chance <= SETTLED_CHANCE if found.independent else num_in_vain >= FEWEST_STARTS
+    """Whether more starts are not worth while: by Good-Turing and Chao, or as many starts in vain where hits do not
+    count."""
+    if not found.independent:
+        return num_in_vain >= FEWEST_STARTS
+    return state.unseen_chance <= SETTLED_CHANCE and state.num_unseen < SETTLED_NUM
 
 
 def known_modes(state: SearchState) -> KnownModes | None:
@@ -203,10 +210,10 @@ def take(state: SearchState, target: Target, descents: DescentResult) -> SearchS
         num_flat_hits=state.num_flat_hits + counted * int(settled.on_flat.sum()),
         flat=np.concatenate([state.flat, settled.flat])[:MAX_LOOSE_POINTS],
         dropped={why: _sum(state.dropped, settled.dropped, why) for why in {**state.dropped, **settled.dropped}},
-        num_starts=state.num_starts + num,
+        num_starts=state.num_starts + num * (not descents.from_peaks),
         num_gradients=state.num_gradients + cost,
     )
-    after = _with_rows(after, _discoveries(state, settled.owner, descents.num_upfront, cost))
+    after = _with_rows(after, _discoveries(state, settled.owner, descents, cost))
     return _with_strays(after, descents, settled.owner)
 
 
@@ -215,16 +222,17 @@ def _sum(first: dict[str, int], second: dict[str, int], why: str) -> int:
 
 
 def _discoveries(
-    before: SearchState, owner: Int[np.ndarray, " n"], num_upfront: int, cost: int
+    before: SearchState, owner: Int[np.ndarray, " n"], descents: DescentResult, cost: int
 ) -> list[tuple[int, int, int]]:
     """Rows of the discovery curve, start by start; the gradients of a batch's descents are shared out evenly."""
-    known = len(before.peaks)
+    known, num_upfront = len(before.peaks), descents.num_upfront
     rows, seen = [], set[int]()
     for n, k in enumerate(owner.tolist()):
         if k >= known and k not in seen:
             seen.add(k)
             spent = before.num_gradients + num_upfront + round((cost - num_upfront) * (n + 1) / len(owner))
-            rows.append((before.num_starts + n + 1, spent, known + len(seen)))
+            starts = before.num_starts + (n + 1) * (not descents.from_peaks)
+            rows.append((starts, spent, known + len(seen)))
     return rows
 
 

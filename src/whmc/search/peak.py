@@ -1,11 +1,10 @@
 """A mode as a search knows it."""
 
 import dataclasses
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
-
-from whmc.modes.library import whiten_rows
 
 SAME_MODE_SD = 0.1
 """Ends nearer than this many standard deviations (of the peak's own curvature) are one mode. Polished points of one
@@ -38,6 +37,15 @@ class Peak:
         sd = self.scale if self.scale.ndim == 1 else np.diagonal(self.scale)
         return float(self.logdensity + np.sum(np.log(sd)) + 0.5 * len(sd) * np.log(2 * np.pi))
 
+    @cached_property
+    def inverse_scale(self) -> Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]:
+        return 1 / self.scale if self.scale.ndim == 1 else np.tril(np.linalg.inv(self.scale))
+
+    def whiten(self, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        """The positions in the peak's own chart."""
+        shift = position - self.location
+        return shift * self.inverse_scale if self.scale.ndim == 1 else shift @ self.inverse_scale.T
+
     def distance(self, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
         """In standard deviations of the peak's own chart."""
-        return np.linalg.norm(whiten_rows(self.scale, position - self.location), axis=1)
+        return np.linalg.norm(self.whiten(position), axis=1)

@@ -1,11 +1,8 @@
 """Tempered: a population annealed from the start region, so that modes are found by their mass.
 
 Particles start in the start region and follow pi^beta, beta from 0 to 1: each rise is as large as leaves half of the
-particles effective, then they are resampled and moved by Hamiltonian Monte Carlo at the new beta.
-
-At beta = 1 the population lies where the mass is, also where the mass has no peak. Then it is cooled further: a narrow
-mode beside a broad one has a basin too small for any start, but in the cold all of the broad mode's particles
-gather near enough to fall into it.
+particles effective, then they are resampled and moved by Hamiltonian Monte Carlo at the new beta. In the end the
+population lies where the mass is, also where the mass has no peak.
 """
 
 import dataclasses
@@ -20,54 +17,43 @@ from whmc.search.swarm import Swarm, chosen, gather, move
 from whmc.target.target import Target
 
 MAX_RISES = 200
-WARM_MOVES = 3
-COLD_MOVES = 10
-"""Trajectories at each rise of beta. In the cold more: a particle falls into a narrow mode with a chance of a
-thousandth or so, and each trajectory is one try."""
+MOVES = 3
+FEWER_MOVES = 2
+"""Trajectories at each rise of beta; fewer in a population on a budget."""
 
-FEWER_COLD_MOVES = 4
 FEWEST_PARTICLES = 32
-GRADIENTS_A_PARTICLE = 300.0
-"""Of a search on a budget: a few more particles find heavy modes than trajectories in the cold find narrow ones."""
-
-COLDEST_BETA = 30.0
-"""Last beta: a fifth of a mode's width is left, there is nothing more to fall into."""
+GRADIENTS_A_PARTICLE = 50.0
+"""Of a population on a budget, times sqrt(D): so many rises of beta it takes."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tempered(AbstractFinder):
     """An annealed population, then polished. Finds a heavy mode with a small basin, and modes that are no peaks.
 
-    num_particles: of the population; a small one loses modes at every resampling. cold_moves: trajectories at each fall
-    of the temperature below that of the target.
+    num_particles: of the population; a small one loses modes at every resampling. num_moves: trajectories at each rise
+    of beta.
     """
 
     num_starts: int | None = BATCH
     num_particles: int = BATCH
-    cold_moves: int = COLD_MOVES
+    num_moves: int = MOVES
 
-    def within(self, num_gradients: float) -> "Tempered":
+    def within(self, num_gradients: float, dim: int) -> "Tempered":
         """A population that takes about as many gradients, if that is less than a whole one takes."""
-        num = int(np.clip(num_gradients / GRADIENTS_A_PARTICLE, FEWEST_PARTICLES, self.num_particles))
-        return dataclasses.replace(self, num_starts=num, num_particles=num, cold_moves=FEWER_COLD_MOVES)
+        wanted = num_gradients / (GRADIENTS_A_PARTICLE * np.sqrt(dim))
+        num = int(np.clip(wanted, FEWEST_PARTICLES, self.num_particles))
+        return dataclasses.replace(self, num_starts=num, num_particles=num, num_moves=FEWER_MOVES)
 
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
         key_starts, key_moves = children(key, 2)
-        rng = generator(key_moves)
         starts = target.draw_starts(key_starts, self.num_particles)
-        warm = anneal(target, gather(target, starts), rng, 1.0, WARM_MOVES)
-        cold = anneal(target, warm, rng, COLDEST_BETA, self.cold_moves)
-        population = warm.alive[:num]
+        swarm = anneal(target, gather(target, starts), generator(key_moves), 1.0, self.num_moves)
+        population, spent = swarm.alive[:num], swarm.num_gradients
         if len(population) == 0:
-            nothing = np.zeros(0, bool)
-            return DescentResult(population, nothing, cold.num_gradients, population, num_upfront=cold.num_gradients)
-        peaks = () if known is None else known.peaks
-        ends = descend(target, np.concatenate([population, cold.alive[:num]]), peaks)
+            return DescentResult(population, np.zeros(0, bool), spent, population, num_upfront=spent)
+        ends = descend(target, population, () if known is None else known.peaks)
         return dataclasses.replace(
-            ends,
-            num_gradients=cold.num_gradients + ends.num_gradients,
-            population=population,
-            num_upfront=cold.num_gradients,
+            ends, num_gradients=spent + ends.num_gradients, population=population, num_upfront=spent
         )
 
 
