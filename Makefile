@@ -57,7 +57,7 @@ bench: $(VENV)/all.done
 	$(BIN)/python benchmarks/sensor.py
 	$(BIN)/python benchmarks/labelling.py
 	$(BIN)/python benchmarks/blackbox.py
-	$(BIN)/python benchmarks/hierarchical.py
+	$(BIN)/python benchmarks/one_mode.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/shapes.py
 
