@@ -6,6 +6,7 @@
 # make test-exactness   every kernel on every target and with every kind of chart: the invariance tests
 # make test-ci   all that must hold besides `make test`: the four above and the other tests marked `ci`
 # make test-slow   what takes longer than CI may
+# make bench   the benchmarks; with POSTERIORDB=folder also those of a local copy of posteriordb
 # Another interpreter: make test PYTHON=python3.13
 PYTHON ?= python3
 VENV ?= .venv-$(notdir $(PYTHON))
@@ -57,9 +58,10 @@ bench: $(VENV)/all.done
 	$(BIN)/python benchmarks/sensor.py
 	$(BIN)/python benchmarks/labelling.py
 	$(BIN)/python benchmarks/blackbox.py
-	$(BIN)/python benchmarks/hierarchical.py
+	$(BIN)/python benchmarks/one_mode.py
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/shapes.py
+	$(if $(POSTERIORDB),$(BIN)/python benchmarks/posteriordb.py $(POSTERIORDB))
 
 $(VENV)/demo.done: pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import whmc
+from whmc.frontends.workers import Message, Workers
 from whmc.modes.curvature import expand
 from whmc.target.rows import ROWS, _evaluate, evaluate_rows
 
@@ -39,16 +40,35 @@ def test_any_number_of_rows_is_one_compilation():
     assert _evaluate._cache_size() == before + 1
 
 
-def test_a_function_outside_of_jax_is_called_for_no_more_rows_than_asked_for():
+@pytest.mark.parametrize("bounds", [None, (-9.0, 9.0)])
+def test_a_function_outside_of_jax_is_compiled_once_and_called_for_no_more_rows_than_asked_for(bounds):
     called = []
 
     def logp(x):
         called.append(x)
         return -0.5 * float(np.sum(x**2)), -x
 
-    target = whmc.from_numpy(logp, dim=2, grad=True)
-    evaluate_rows(target, np.arange(6.0).reshape(3, 2))
-    assert len(called) == 3
+    target, before = whmc.from_numpy(logp, dim=2, grad=True, bounds=bounds), _evaluate._cache_size()
+    for num in (3, 1, ROWS + 2):
+        called.clear()
+        rows = np.random.default_rng(num).standard_normal((num, 2))
+        found = evaluate_rows(target, rows)
+        assert len(called) == num and found.score.shape == (num, 2)
+        assert np.all(np.isfinite(found.logdensity)) and not found.failed.any()
+    assert _evaluate._cache_size() == before + 1
+
+
+def test_search_batches_reach_worker_processes_that_start_once(monkeypatch):
+    shares, starts, start, send = [], [], Workers._start, Message.send
+    monkeypatch.setattr(Workers, "_start", lambda self: (starts.append(1), start(self))[1])
+    monkeypatch.setattr(Message, "send", lambda self, to: (shares.append(len(self.content)), send(self, to))[1])
+    target = whmc.from_numpy(lambda x: (-0.5 * float(np.sum(x**2)), -x), dim=2, grad=True, parallel=2)
+    for _ in range(2):
+        evaluate_rows(target, np.random.default_rng(0).standard_normal((6, 2)))
+        evaluate_rows(target, np.random.default_rng(1).standard_normal((ROWS, 2)))
+    half, six = ROWS // 2 * 2 * 8, 3 * 2 * 8
+    assert starts == [1]
+    assert shares[2:] == [six, six, half, half] * 2  # after the function itself, to each
 
 
 @pytest.mark.parametrize("width", [1.0, 1e3, 1e-4])

@@ -27,8 +27,8 @@ class Evaluations(NamedTuple):
 def evaluate_rows(target: Target, positions: Float[np.ndarray, "n dim"]) -> Evaluations:
     """Log densities and scores. Positions that are not finite have no density."""
     rows = np.asarray(positions, float)
-    num, size = len(rows), _size(target, len(rows))
-    parts = [_padded(rows[first : first + size], size) for first in range(0, num, size)]
+    num, filler = len(rows), _filler(target, rows)
+    parts = [_padded(rows[first : first + ROWS], filler) for first in range(0, num, ROWS)]
     found = [_evaluate(target, part) for part in parts]
     if not found:
         return Evaluations(np.zeros(0), np.zeros((0, target.dim)), np.zeros(0, bool))
@@ -41,13 +41,13 @@ def logdensities(target: Target, positions: Float[np.ndarray, "n dim"]) -> Float
     return evaluate_rows(target, positions).logdensity
 
 
-def _size(target: Target, num: int) -> int:
-    """Rows of a call. A function outside of JAX compiles at once and may cost much: no row of it is wasted."""
-    return min(ROWS, max(num, 1)) if hasattr(target.logdensity, "calls_per_gradient") else ROWS
+def _filler(target: Target, rows: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "few dim"]:
+    """What fills a short batch. A function outside of JAX may cost much, and is not called where a position is NaN."""
+    return np.full((1, target.dim), np.nan) if hasattr(target.logdensity, "calls_per_gradient") else rows[:1]
 
 
-def _padded(rows: Float[np.ndarray, "n dim"], size: int) -> Float[np.ndarray, "size dim"]:
-    return rows if len(rows) == size else np.concatenate([rows, np.repeat(rows[:1], size - len(rows), axis=0)])
+def _padded(rows: Float[np.ndarray, "n dim"], filler: Float[np.ndarray, "few dim"]) -> Float[np.ndarray, "size dim"]:
+    return rows if len(rows) == ROWS else np.concatenate([rows, np.repeat(filler, ROWS - len(rows), axis=0)])
 
 
 @jax.jit
