@@ -52,6 +52,7 @@ bench: $(VENV)/all.done
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/compile_block.py
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/cores.py
 	$(BIN)/python benchmarks/known_modes.py
 	$(BIN)/python benchmarks/unknown_modes.py
 	$(BIN)/python benchmarks/discovery.py

@@ -1,8 +1,11 @@
 """Chains that run side by side: where they are, and blocks of their steps."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -23,11 +26,30 @@ LONGEST_BLOCK = 100
 BLOCK_NUMBERS = 4_000_000
 """Random numbers of a block at most, about: they are drawn at once and must fit into the memory."""
 
-
 MOST_IN_GROUP = 16
 """Chains of a group at most. Groups compute beside one another, each on a core of its own; what a group computes does
 not depend on how many run at once. A step of a cheap density takes hardly longer for sixteen chains than for one, and
 XLA uses several cores for a costly one: so the sixteen chains of a default run are one group."""
+
+
+class Moved(NamedTuple):
+    """A group of chains after a block: their states, what the steps record, and how many each chain made."""
+
+    states: ChainState
+    rows: Packed
+    steps: Array
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """As many as there are cores for this process."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ThreadPoolExecutor(cores, thread_name_prefix="whmc-chains")
+
+
+def _group_size(num: int) -> int:
+    """Chains of a group, of so many in all: as few groups as may be, of one size."""
+    return -(-num // -(-num // MOST_IN_GROUP))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,17 +65,15 @@ class Chains:
     @classmethod
     def of(cls, states: ChainState, made: Int[np.ndarray, " chains"]) -> "Chains":
         """Chains in the given states."""
-        num = len(made)
-        several = -(-num // MOST_IN_GROUP)
-        size = -(-num // several)
-        numbers = np.minimum(np.arange(several * size), num - 1).reshape(several, size)
+        num, size = len(made), _group_size(len(made))
+        numbers = np.minimum(np.arange(-(-num // size) * size), num - 1).reshape(-1, size)
         # device_put and not jnp: indexing there compiles something for every shape
         rows = jax.tree.map(np.asarray, states)
         return cls(tuple(jax.tree.map(lambda part, n=n: jax.device_put(part[n]), rows) for n in numbers), made)
 
     @property
     def states(self) -> ChainState:
-        """Of all chains, in NumPy arrays. It waits until they are computed."""
+        """Of all chains, in NumPy arrays."""
         return jax.tree.map(
             lambda *parts: np.concatenate([np.asarray(part) for part in parts])[: self.num], *self.groups
         )
@@ -77,24 +97,42 @@ class Cost(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block that was dispatched, of all groups: its trace may still be computed."""
+    """A block that was dispatched, of all groups: it may still be computed. What asks for its results waits for them.
 
-    chains: Chains
+    before: the chains that it, or a block that it follows, set out from. first: how many steps each had made then.
+    """
+
+    before: Chains
+    first: Int[np.ndarray, " chains"]
     kernel: AbstractKernel
-    rows: tuple[Packed, ...]
-    steps: tuple[Array, ...]
+    moved: tuple[Future[Moved], ...]
+
+    @property
+    def chains(self) -> Chains:
+        """The chains after it."""
+        return Chains(tuple(group.result().states for group in self.moved), self.first + self.made)
 
     @property
     def trace(self) -> Trace:
-        """What its steps record, (steps, chains, ...). It waits until the block is computed."""
-        parts = [unpack_trace(self.kernel, rows) for rows in self.rows]
-        num = self.chains.num
-        return jax.tree.map(lambda *rows: np.concatenate(rows, axis=1)[:, :num], *parts)
+        """What its steps record, (steps, chains, ...)."""
+        parts = [unpack_trace(self.kernel, group.result().rows) for group in self.moved]
+        return jax.tree.map(lambda *rows: np.concatenate(rows, axis=1)[:, : self.before.num], *parts)
 
     @property
     def made(self) -> Int[np.ndarray, " chains"]:
-        """How many of its steps each chain made. It waits until the block is computed."""
-        return np.concatenate([np.asarray(steps) for steps in self.steps])[: self.chains.num]
+        """How many of its steps each chain made."""
+        return np.concatenate([np.asarray(group.result().steps) for group in self.moved])[: self.before.num]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A block to be computed: what all of its groups share, see `Mover.dispatch`."""
+
+    kernel: AbstractKernel
+    library: ModeLibrary
+    num_steps: int
+    active: Bool[np.ndarray, " chains"]
+    update_waits: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,37 +161,50 @@ class Mover:
         *,
         active: Bool[np.ndarray, " chains"] | None = None,
         update_waits: bool = False,
+        after: tuple[Block, int] | None = None,
     ) -> Block:
-        """One block of the active chains, of all unless told, group by group side by side. It returns before the block
-        is computed."""
+        """One block of the active chains, of all unless told, each group in a thread. It does not wait for the block.
+
+        after: goes on where this block ends, which makes so many steps of all chains and may still be computed.
+        """
         running = np.ones(chains.num, bool) if active is None else active
-        size, groups, rows, steps = len(chains.groups[0].logdensity), [], [], []
-        for number, states in enumerate(chains.groups):
-            if states.log_components.shape[1] != library.capacity:  # else the block is compiled for this shape too
-                states = refresh_all(states, library)
+        task = Task(kernel, library, num_steps, running, update_waits)
+        first = chains.made if after is None else after[0].first + after[1]
+        groups = chains.groups if after is None else after[0].moved
+        move = partial(self._move, task, first, chains.block_length, _settings())
+        moved = [_threads().submit(move, 0, groups[0])]
+        if after is None and chains.groups[0].log_components.shape[1] != library.capacity:
+            moved[0].result()  # it is compiled for a new shape: once, not in every thread
+        moved += [_threads().submit(move, number, group) for number, group in enumerate(groups) if number]
+        return Block(chains, first, kernel, tuple(moved))
+
+    def _move(
+        self,
+        task: Task,
+        first: Int[np.ndarray, " chains"],
+        length: int,
+        settings: tuple[bool, Any],
+        number: int,
+        group: ChainState | Future[Moved],
+    ) -> Moved:
+        """A block of one group, in a thread that gets the caller's settings of JAX."""
+        doubles, device = settings
+        with jax.enable_x64(doubles), jax.default_device(device):
+            size = _group_size(len(first))
             mine = np.arange(number * size, (number + 1) * size)
-            here = np.minimum(mine, chains.num - 1)
-            states, row, made = compute_block(
-                kernel,
-                self.target,
-                library,
-                states,
-                draw_block(kernel, library, self.key, chains.made[here], chains.block_length, number * size),
-                np.asarray(num_steps),
-                running[here] & (mine < chains.num),
-                np.asarray(update_waits),
-            )
-            groups.append(states)
-            rows.append(row)
-            steps.append(made)
-        block = Block(Chains(tuple(groups), chains.made), kernel, tuple(rows), tuple(steps))
-        # with all chains active the host knows how many steps they make, and need not wait for the block
-        more = num_steps if active is None and not update_waits else block.made
-        return block._replace(chains=Chains(tuple(groups), chains.made + more))
+            here = np.minimum(mine, len(first) - 1)
+            noise = draw_block(task.kernel, task.library, self.key, first[here], length, number * size)
+            states = group.result().states if isinstance(group, Future) else group
+            if states.log_components.shape[1] != task.library.capacity:  # else there is one more shape to compile for
+                states = refresh_all(states, task.library)
+            numbers = np.asarray(task.num_steps), task.active[here] & (mine < len(first)), np.asarray(task.update_waits)
+            moved = compute_block(task.kernel, self.target, task.library, states, noise, *numbers)
+            return Moved(*jax.block_until_ready(moved))
 
     def compile(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> None:
         """Makes no steps at all: what is left of the call is the compilation."""
-        jax.block_until_ready(self.dispatch(chains, kernel, library, 0).steps)
+        task = Task(kernel, library, 0, np.ones(chains.num, bool))
+        self._move(task, chains.made, chains.block_length, _settings(), 0, chains.groups[0])
 
     def blocks(
         self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary, num_steps: int
@@ -165,8 +216,7 @@ class Mover:
         waiting: tuple[Block, int] | None = None
         for start in range(0, num_steps, chains.block_length):
             length = min(chains.block_length, num_steps - start)
-            block = self.dispatch(chains, kernel, library, length)
-            chains = block.chains
+            block = self.dispatch(chains, kernel, library, length, after=waiting)
             if waiting is not None:
                 yield _taken(*waiting)
             waiting = block, length
@@ -190,6 +240,12 @@ class Mover:
         if not parts:  # no steps at all: a trace without rows
             parts.append(_taken(self.dispatch(chains, kernel, library, 0), 0)[0])
         return jax.tree.map(lambda *rows: np.concatenate(rows), *parts), chains
+
+
+def _settings() -> tuple[bool, Any]:
+    """Those of this thread that a thread for a group must share: precision and device."""
+    config: Any = jax.config
+    return config.jax_enable_x64, config.jax_default_device
 
 
 def _taken(block: Block, length: int) -> tuple[Trace, Chains]:
