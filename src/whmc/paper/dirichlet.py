@@ -1,7 +1,7 @@
 """Modes from draws, as RDMC has them: a Dirichlet process mixture of Gaussians, fitted at regenerations.
 
 Ahn, Chen and Welling (2013) start from parallel chains of plain HMC and learn regions from what all chains have drawn.
-Here the mixture is scikit-learn's variational one, from the extra `whmc[paper]`. It only says which draws belong
+Here the mixture is scikit-learn's variational one, from whmc's extra `paper`. It only says which draws belong
 together; a chart then has the mean and covariance of its draws. What it adds is exact whatever it is, for chains take
 it at regenerations only. All but the chains themselves is NumPy.
 """
@@ -228,5 +228,5 @@ def _scikit_learn() -> tuple[Any, Any]:
         return mixture, importlib.import_module("threadpoolctl").threadpool_limits
     except ImportError as error:
         raise ImportError(
-            "the Dirichlet process mixture is scikit-learn's, which is not installed: pip install whmc[paper]"
+            "the Dirichlet process mixture is scikit-learn's, which is not installed: pip install scikit-learn"
         ) from error

@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from what the experiments measured. Needs matplotlib: `pip install whmc[plots]`."""
+"""The paper's figures, drawn from what the experiments measured. Needs matplotlib: `pip install matplotlib`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
