@@ -27,9 +27,9 @@ class Plan:
 
     @property
     def search_budget(self) -> float:
-        """Gradients of the search, unless it has found that more are needed: as many as the chains make steps, each of
-        which takes two or more."""
-        return float(self.chains * (self.warmup + self.draws)) if self.search is None else self.search
+        """Gradients of the search, unless it has found that more are needed: three for four steps of the chains, each
+        of which takes two or more."""
+        return 0.75 * self.chains * (self.warmup + self.draws) if self.search is None else self.search
 
     @property
     def adaptive(self) -> bool:

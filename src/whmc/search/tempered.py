@@ -17,9 +17,11 @@ from whmc.search.swarm import Swarm, chosen, gather, move
 from whmc.target.target import Target
 
 MAX_RISES = 200
-MOVES = 3
-FEWER_MOVES = 2
-"""Trajectories at each rise of beta; fewer in a population on a budget."""
+HOT_BETA = 0.1
+MOVES = 3, 3
+FEWER_MOVES = 1, 2
+"""Trajectories at each rise of beta below and above `HOT_BETA`; fewer in a population on a budget, above all on the
+long way from a wide start region, where they only have to follow."""
 
 FEWEST_PARTICLES = 32
 GRADIENTS_A_PARTICLE = 50.0
@@ -31,12 +33,12 @@ class Tempered(AbstractFinder):
     """An annealed population, then polished. Finds a heavy mode with a small basin, and modes that are no peaks.
 
     num_particles: of the population; a small one loses modes at every resampling. num_moves: trajectories at each rise
-    of beta.
+    of beta, while it is small, and then.
     """
 
     num_starts: int | None = BATCH
     num_particles: int = BATCH
-    num_moves: int = MOVES
+    num_moves: tuple[int, int] = MOVES
 
     def within(self, num_gradients: float, dim: int) -> "Tempered":
         """A population that takes about as many gradients, if that is less than a whole one takes."""
@@ -47,7 +49,7 @@ class Tempered(AbstractFinder):
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
         key_starts, key_moves = children(key, 2)
         starts = target.draw_starts(key_starts, self.num_particles)
-        swarm = anneal(target, gather(target, starts), generator(key_moves), 1.0, self.num_moves)
+        swarm = anneal(target, gather(target, starts), generator(key_moves), self.num_moves)
         population, spent = swarm.alive[:num], swarm.num_gradients
         if len(population) == 0:
             return DescentResult(population, np.zeros(0, bool), spent, population, num_upfront=spent)
@@ -57,16 +59,16 @@ class Tempered(AbstractFinder):
         )
 
 
-def anneal(target: Target, swarm: Swarm, rng: np.random.Generator, until: float, num_moves: int) -> Swarm:
-    """The swarm at beta = `until`, by rises of beta and moves after each."""
+def anneal(target: Target, swarm: Swarm, rng: np.random.Generator, num_moves: tuple[int, int]) -> Swarm:
+    """The swarm at beta = 1, by rises of beta and moves after each."""
     for _ in range(MAX_RISES):
-        if swarm.beta >= until or np.all(swarm.far):
+        if swarm.beta >= 1 or np.all(swarm.far):
             break
-        gain = _gain(swarm.logdensity, until - swarm.beta)
+        gain = _gain(swarm.logdensity, 1 - swarm.beta)
         which = _resample(rng, gain * swarm.logdensity)
-        beta = swarm.beta + gain if gain < until - swarm.beta else until
+        beta = swarm.beta + gain if gain < 1 - swarm.beta else 1.0
         swarm = dataclasses.replace(chosen(swarm, which), beta=beta)
-        for _ in range(num_moves):
+        for _ in range(num_moves[beta >= HOT_BETA]):
             swarm = move(swarm, target, rng)
     return swarm
 

@@ -136,7 +136,7 @@ NUM_COMPARED = 8
 NUM_AXES = 16
 """Coordinates along which tails are followed, at most."""
 
-SEARCH_GRADIENTS = (2.4e4, 1e6)
+SEARCH_GRADIENTS = (1.8e4, 1e6)
 """What the default search of a default run takes, from few modes that are found alike to many."""
 
 RUN_GRADIENTS = (5e4, 1.5e5)
