@@ -265,11 +265,15 @@ def test_a_search_on_a_budget_keeps_to_it_where_all_basins_are_hit_alike():
 
 
 def test_a_search_on_a_budget_goes_on_where_hits_are_uneven():
-    """Ten modes of very different widths in ten dimensions: one of them has one start in a hundred."""
-    search = whmc.search_modes(ten().target, seed=0, budget=5_000.0)
+    """A basin that one start in thirteen hits: there may be smaller ones, and the whole population is annealed."""
+    case = gaussian_mixture(
+        [0.5, 0.5], np.array([[0.0, 0.0], [9.0, 0.0]]), np.array([[3.0, 1.0], [0.2, 1.0]]), "uneven"
+    )
+    target = dataclasses.replace(case.target, starts=(-25.0, 10.0))
+    search = whmc.search_modes(target, seed=0, budget=3_000.0)
     hits = search.independent_hits
-    assert search.num_gradients > 5_000 and hits.min() < search.num_independent / (4 * 10)
-    assert matched(search.library, ten().locations)
+    assert matched(search.library, case.locations) and 0 < hits.min() < search.num_independent / 8
+    assert search.num_gradients > 2 * 3_000 and search.state.num_particles == 256
 
 
 def schools(x):

@@ -21,7 +21,7 @@ LIGHTEST_KEPT_SHARE = 1e-6
 """Modes that weigh less than this share are kept out of the network: their charts would cost more than their draws are
 worth. They are reported."""
 
-FIRST_STARTS = 64
+FIRST_STARTS = 48
 """Starts of the first batches, until there are `BATCH` of them: one mode, or a few alike, show in as many."""
 
 FEWEST_STARTS = 1024
@@ -29,7 +29,7 @@ FEWEST_STARTS = 1024
 .28, and then nothing in the hits betrays it; by 1024 with chance .006. A search on a budget stops before, where all
 basins are hit about equally."""
 
-FEWEST_EVEN = 128
+FEWEST_EVEN = 96
 FEWEST_HITS = 8
 EVEN_FACTOR = 4.0
 """Basins are hit equally if, of as many independent starts, the rarest has as many hits, and no fewer than its equal

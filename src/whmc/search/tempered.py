@@ -13,15 +13,18 @@ from jaxtyping import Array, Float, Int
 from whmc.keys import children, generator
 from whmc.search.descent import BATCH, DescentResult, KnownModes, descend
 from whmc.search.finders import AbstractFinder
-from whmc.search.swarm import Swarm, chosen, gather, move
+from whmc.search.swarm import TRAJECTORY_STEPS, Swarm, chosen, gather, move
 from whmc.target.target import Target
 
 MAX_RISES = 200
 HOT_BETA = 0.1
-MOVES = 3, 3
-FEWER_MOVES = 1, 2
-"""Trajectories at each rise of beta below and above `HOT_BETA`; fewer in a population on a budget, above all on the
-long way from a wide start region, where they only have to follow."""
+MOVES = 3, 3, 3
+FEWER_MOVES = 2, 2, 10
+"""Trajectories at each rise of beta below `HOT_BETA`, above, and at one. Fewer in a population on a budget, but more
+when it has come to an end, so that particles that lag behind are not taken for a mode."""
+
+HOT_STEPS = 3
+"""Steps of a trajectory below `HOT_BETA`: on the long way from a wide start region particles only have to follow."""
 
 FEWEST_PARTICLES = 32
 GRADIENTS_A_PARTICLE = 50.0
@@ -33,12 +36,12 @@ class Tempered(AbstractFinder):
     """An annealed population, then polished. Finds a heavy mode with a small basin, and modes that are no peaks.
 
     num_particles: of the population; a small one loses modes at every resampling. num_moves: trajectories at each rise
-    of beta, while it is small, and then.
+    of beta, while it is small, then, and at its end.
     """
 
     num_starts: int | None = BATCH
     num_particles: int = BATCH
-    num_moves: tuple[int, int] = MOVES
+    num_moves: tuple[int, int, int] = MOVES
 
     def within(self, num_gradients: float, dim: int) -> "Tempered":
         """A population that takes about as many gradients, if that is less than a whole one takes."""
@@ -59,7 +62,7 @@ class Tempered(AbstractFinder):
         )
 
 
-def anneal(target: Target, swarm: Swarm, rng: np.random.Generator, num_moves: tuple[int, int]) -> Swarm:
+def anneal(target: Target, swarm: Swarm, rng: np.random.Generator, num_moves: tuple[int, int, int]) -> Swarm:
     """The swarm at beta = 1, by rises of beta and moves after each."""
     for _ in range(MAX_RISES):
         if swarm.beta >= 1 or np.all(swarm.far):
@@ -68,8 +71,8 @@ def anneal(target: Target, swarm: Swarm, rng: np.random.Generator, num_moves: tu
         which = _resample(rng, gain * swarm.logdensity)
         beta = swarm.beta + gain if gain < 1 - swarm.beta else 1.0
         swarm = dataclasses.replace(chosen(swarm, which), beta=beta)
-        for _ in range(num_moves[beta >= HOT_BETA]):
-            swarm = move(swarm, target, rng)
+        for _ in range(num_moves[(beta >= HOT_BETA) + (beta >= 1)]):
+            swarm = move(swarm, target, rng, num_steps=HOT_STEPS if beta < HOT_BETA else TRAJECTORY_STEPS)
     return swarm
 
 
