@@ -31,23 +31,21 @@ def problem(case):
     return mixture_problem() if case == "cheap" else costly_problem()
 
 
-def run(case, num_cores, draws):
+def run(case, num_cores, chains, draws):
     """Seconds of warm-up and sampling, and a fingerprint of the draws."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])
     import whmc
 
     target, modes = problem(case)
-    chains = 16 * int(os.environ["WHMC_BENCHMARK_CORES"])
     result = whmc.sample(target, modes=modes, seed=1, chains=chains, draws=draws, progress=False)
     spent = result.timings.sampling, result.timings.sampling + result.timings.warmup
     return {"seconds": spent, "draws": hashlib.sha256(np.ascontiguousarray(result.draws)).hexdigest()}
 
 
-def measure(case, num_cores, most, draws):
+def measure(case, *numbers):
     """A run in a fresh process."""
-    environment = os.environ | {"WHMC_BENCHMARK_CORES": str(most)}
-    command = [sys.executable, __file__, "--run", case, str(num_cores), str(draws)]
-    return json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    command = [sys.executable, __file__, "--run", case, *map(str, numbers)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def count(num):
@@ -78,11 +76,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--draws", type=int, nargs=2, default=[10_000, 1000], metavar=CASES)
-    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
-        case, num_cores, draws = options.run
-        print(json.dumps(run(case, int(num_cores), int(draws))))
+        case, *numbers = options.run
+        print(json.dumps(run(case, *map(int, numbers))))
         return 0
     most = len(os.sched_getaffinity(0))
     if most < 2:
@@ -91,7 +89,7 @@ def main():
     broken = []
     print(f"bare    {bare_speed_up(most, options.rounds):.2f} times quicker on {most} cores", flush=True)
     for case, draws in zip(CASES, options.draws, strict=True):
-        rows = [[measure(case, num, most, draws) for num in (1, most)] for _ in range(options.rounds)]
+        rows = [[measure(case, num, 16 * most, draws) for num in (1, most)] for _ in range(options.rounds)]
         (one, whole_one), (all_, whole_all) = np.median([[run["seconds"] for run in pair] for pair in rows], axis=0)
         same = len({run["draws"] for pair in rows for run in pair}) == 1
         print(

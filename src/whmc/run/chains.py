@@ -99,11 +99,11 @@ class Cost(NamedTuple):
 class Block(NamedTuple):
     """A block that was dispatched, of all groups: it may still be computed. What asks for its results waits for them.
 
-    before: the chains that it, or a block that it follows, set out from. first: how many steps each had made then.
+    first: how many steps each chain had made before it. num_steps: of each chain that neither stops nor stands still.
     """
 
-    before: Chains
     first: Int[np.ndarray, " chains"]
+    num_steps: int
     kernel: AbstractKernel
     moved: tuple[Future[Moved], ...]
 
@@ -116,12 +116,12 @@ class Block(NamedTuple):
     def trace(self) -> Trace:
         """What its steps record, (steps, chains, ...)."""
         parts = [unpack_trace(self.kernel, group.result().rows) for group in self.moved]
-        return jax.tree.map(lambda *rows: np.concatenate(rows, axis=1)[:, : self.before.num], *parts)
+        return jax.tree.map(lambda *rows: np.concatenate(rows, axis=1)[:, : len(self.first)], *parts)
 
     @property
     def made(self) -> Int[np.ndarray, " chains"]:
         """How many of its steps each chain made."""
-        return np.concatenate([np.asarray(group.result().steps) for group in self.moved])[: self.before.num]
+        return np.concatenate([np.asarray(group.result().steps) for group in self.moved])[: len(self.first)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,22 +161,22 @@ class Mover:
         *,
         active: Bool[np.ndarray, " chains"] | None = None,
         update_waits: bool = False,
-        after: tuple[Block, int] | None = None,
+        after: Block | None = None,
     ) -> Block:
         """One block of the active chains, of all unless told, each group in a thread. It does not wait for the block.
 
-        after: goes on where this block ends, which makes so many steps of all chains and may still be computed.
+        after: goes on where this block of all chains ends, which may still be computed.
         """
         running = np.ones(chains.num, bool) if active is None else active
         task = Task(kernel, library, num_steps, running, update_waits)
-        first = chains.made if after is None else after[0].first + after[1]
-        groups = chains.groups if after is None else after[0].moved
+        first = chains.made if after is None else after.first + after.num_steps
+        groups = chains.groups if after is None else after.moved
         move = partial(self._move, task, first, chains.block_length, _settings())
         moved = [_threads().submit(move, 0, groups[0])]
         if after is None and chains.groups[0].log_components.shape[1] != library.capacity:
             moved[0].result()  # it is compiled for a new shape: once, not in every thread
         moved += [_threads().submit(move, number, group) for number, group in enumerate(groups) if number]
-        return Block(chains, first, kernel, tuple(moved))
+        return Block(first, num_steps, kernel, tuple(moved))
 
     def _move(
         self,
@@ -213,15 +213,15 @@ class Mover:
 
         The next block computes while one is taken in.
         """
-        waiting: tuple[Block, int] | None = None
+        waiting: Block | None = None
         for start in range(0, num_steps, chains.block_length):
             length = min(chains.block_length, num_steps - start)
             block = self.dispatch(chains, kernel, library, length, after=waiting)
             if waiting is not None:
-                yield _taken(*waiting)
-            waiting = block, length
+                yield _taken(waiting)
+            waiting = block
         if waiting is not None:
-            yield _taken(*waiting)
+            yield _taken(waiting)
 
     def steps(
         self,
@@ -238,7 +238,7 @@ class Mover:
             chains = reached
             tell(sum(len(part.logdensity) for part in parts))
         if not parts:  # no steps at all: a trace without rows
-            parts.append(_taken(self.dispatch(chains, kernel, library, 0), 0)[0])
+            parts.append(_taken(self.dispatch(chains, kernel, library, 0))[0])
         return jax.tree.map(lambda *rows: np.concatenate(rows), *parts), chains
 
 
@@ -248,8 +248,8 @@ def _settings() -> tuple[bool, Any]:
     return config.jax_enable_x64, config.jax_default_device
 
 
-def _taken(block: Block, length: int) -> tuple[Trace, Chains]:
-    return jax.tree.map(lambda rows: rows[:length], block.trace), block.chains
+def _taken(block: Block) -> tuple[Trace, Chains]:
+    return jax.tree.map(lambda rows: rows[: block.num_steps], block.trace), block.chains
 
 
 def cost_of(trace: Trace, ran: Bool[np.ndarray, "steps chains"] | None = None) -> Cost:

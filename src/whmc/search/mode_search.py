@@ -161,17 +161,18 @@ def run_finder(
     """
     taken = last_new = batch = 0
     most = finder.num_starts or MAX_STARTS
-    few = max(FIRST_STARTS, min(target.num_given_starts, BATCH))  # points that were given are all looked at
-    few = few if finder.num_starts is None else BATCH
+    # few at first where nobody said how many; but points that were given are all looked at
+    few = max(FIRST_STARTS, min(target.num_given_starts, BATCH)) if finder.num_starts is None else BATCH
     while taken < most:
-        num, before = min(few if taken < BATCH else BATCH, most - taken), (len(state.peaks), state.num_gradients)
+        num, before = min(few if taken < BATCH else BATCH, most - taken), state
         found = finder.find(child(key, batch), target, num, known_modes(state))
         state = take(state, target, found)
         taken, batch = taken + num, batch + 1
         tell(state)
-        last_new = taken if len(state.peaks) > before[0] else last_new
+        last_new = taken if len(state.peaks) > len(before.peaks) else last_new
         settled = finder.num_starts is None and taken >= FEWEST_STARTS and _settled(state, found, taken - last_new)
-        enough = 2 * state.num_gradients - before[1] > until and state.even  # one more batch would be too much
+        next_cost = state.num_gradients - before.num_gradients
+        enough = state.num_gradients + next_cost > until and state.even
         if settled or enough or len(state.peaks) > state.max_modes:
             break
     return state
