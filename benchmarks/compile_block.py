@@ -3,9 +3,9 @@
 Every figure is the median of several fresh processes, tracing and XLA's own time together, in seconds. A target of 200
 operations stands for a model, one of a few for no model at all: its block is what every run pays. `copies`: how often
 the target is written into the block. With the path of another `src` both are measured in turn, and `ratio` compares
-them. `step` is the run time of a step of all chains in microseconds, on a cheap mixture of two Gaussians.
+them. `--steps` adds the run time of a step of all chains in microseconds, on a cheap mixture of two Gaussians.
 
-    python benchmarks/compile_block.py [--against /path/to/other/src]
+    python benchmarks/compile_block.py [--against /path/to/other/src] [--steps]
 """
 
 import argparse
@@ -24,6 +24,7 @@ MARK, MARK_TEXT = 0.73908513321516064, "0.7390851332"
 """A number that stands in the target once, and nowhere else."""
 
 CHAINS, CAPACITY, LENGTH = 16, 16, 100
+OPERATIONS = 200
 
 
 def logdensity_of(num_operations):
@@ -57,38 +58,58 @@ def setting(dim, logdensity, locations, **settings):
     import jax.numpy as jnp
 
     import whmc
-    from whmc.kernels import block
-    from whmc.kernels.settings import arrays, default_kernel, with_settings
 
+    try:
+        from whmc.kernels import block
+        from whmc.kernels.settings import arrays, default_kernel, with_settings
+    except ImportError:  # the first version of whmc
+        from whmc.run.rounds import arrays, default_kernel, with_settings
+
+        from whmc.run import block
     target = whmc.Target(logdensity, dim=dim)
     scales = np.broadcast_to(np.eye(dim), (len(locations), dim, dim))
     library = whmc.ModeLibrary.from_charts(locations, scales, capacity=CAPACITY)
-    states, _ = block.start_chains(target, library, jnp.asarray(np.resize(locations, (CHAINS, dim))))
+    positions = np.resize(locations, (CHAINS, dim))
     kernel = with_settings(arrays(default_kernel()), **settings)
     numbers = jnp.asarray(LENGTH), jnp.ones(CHAINS, bool), jnp.asarray(False)
-    if hasattr(block, "compute_block"):
-        noise = block.draw_block(kernel, library, jax.random.key(0), np.zeros(CHAINS, int), LENGTH)
-        return block.compute_block, (kernel, target, library, states, noise, *numbers)
-    # as it was before blocks were packed
-    key, first = jax.random.key(0), jnp.zeros(CHAINS, int)
-    return partial(block.run_block, length=LENGTH), (kernel, target, library, states, key, first, *numbers)
+    if not hasattr(block, "compute_block"):
+        states, _ = block.start_chains(target, library, jnp.asarray(positions))
+        key, first = jax.random.key(0), jnp.zeros(CHAINS, int)
+        return partial(block.run_block, length=LENGTH), (kernel, target, library, states, key, first, *numbers)
+    from whmc.kernels.base import place_all
+    from whmc.kernels.flight import state_packing
+
+    noise = block.draw_block(kernel, library, jax.random.key(0), np.zeros(CHAINS, int), LENGTH)
+    found = jax.vmap(target.evaluate)(positions)
+    states = place_all(positions, np.asarray(found.logdensity), np.asarray(found.score), library)
+    rows = state_packing(library, CHAINS).pack(states)
+    return block.compute_block, (kernel, target, library, rows, noise, *numbers)
 
 
 def compile_seconds(num_operations):
-    """Of the raw value and gradient, and of the block."""
+    """Of a block without a model, then of a model's value and gradient and of its block, all in one process."""
     import jax
 
-    logdensity = logdensity_of(num_operations)
-    block, arguments = setting(2, logdensity, np.array([[0.0, 0.0], [5.0, 5.0]]))
-    raw = jax.jit(jax.vmap(jax.value_and_grad(logdensity)))
     jax.jit(lambda x: x + 1).lower(0.0).compile()  # what the first compilation of a process costs besides
-    began = time.perf_counter()
-    raw.lower(arguments[3].position).compile()
-    middle = time.perf_counter()
-    lowered = jax.jit(block).lower(*arguments)
-    lowered.compile()
-    end = time.perf_counter()
-    return {"raw": middle - began, "block": end - middle, "copies": lowered.as_text().count(MARK_TEXT)}
+
+    def seconds(function, *arguments):
+        began = time.perf_counter()
+        lowered = jax.jit(function).lower(*arguments)
+        lowered.compile()
+        return time.perf_counter() - began, lowered
+
+    at = np.array([[0.0, 0.0], [5.0, 5.0]])
+    nothing, model = logdensity_of(0), logdensity_of(num_operations)
+    alone, _ = seconds(*_called(setting(2, nothing, at)))
+    raw, _ = seconds(jax.vmap(jax.value_and_grad(model)), np.zeros((CHAINS, 2)))
+    block, lowered = seconds(*_called(setting(2, model, at)))
+    share = (block - alone) / raw
+    return {"alone": alone, "raw": raw, "block": block, "share": share, "copies": lowered.as_text().count(MARK_TEXT)}
+
+
+def _called(found):
+    function, arguments = found
+    return function, *arguments
 
 
 def step_microseconds(dim, throat):
@@ -124,7 +145,8 @@ def compare(sources, repeats, *task):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, help="another src directory, measured in turn")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--steps", action="store_true", help="also the run time of steps")
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--task", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.task:
@@ -134,26 +156,17 @@ def main():
         )
         return
     sources = [SOURCE] if options.against is None else [SOURCE, options.against.resolve()]
-    found = {}
-    for num in (0, 200):
-        for source, row in zip(sources, compare(sources, options.repeats, "compile", num, 0), strict=True):
-            found[num, source] = row
-            print(
-                f"{num:4d} operations  value and gradient {row['raw']:6.2f} s   block {row['block']:6.2f} s"
-                f"   copies {row['copies']:.0f}   {source}",
-                flush=True,
-            )
-    for source in sources:
-        small, large = found[0, source], found[200, source]
-        share = (large["block"] - small["block"]) / large["raw"]
+    rows = compare(sources, options.repeats, "compile", OPERATIONS, 0)
+    for source, row in zip(sources, rows, strict=True):
         print(
-            f"a model costs {share:.2f} of its own compilation, a block without one {small['block']:.2f} s   {source}"
+            f"a block without a model {row['alone']:.2f} s; a model of {OPERATIONS} operations: value and gradient "
+            f"{row['raw']:.2f} s, block {row['block']:.2f} s, {row['copies']:.0f} copies, so it costs "
+            f"{row['share']:.2f} of its own compilation   {source}",
+            flush=True,
         )
     if len(sources) == 2:
-        print(
-            f"ratio of the blocks without a model: {found[0, sources[0]]['block'] / found[0, sources[1]]['block']:.2f}"
-        )
-    for dim in (2, 10, 50):
+        print(f"ratio of the blocks without a model: {rows[0]['alone'] / rows[1]['alone']:.2f}")
+    for dim in (2, 10, 50) if options.steps else ():
         for throat in (0, 4):
             rows = compare(sources, options.repeats, "step", dim, throat)
             text = "   ".join(f"{row['step']:8.1f} µs" for row in rows)

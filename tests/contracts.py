@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import whmc
+from whmc.kernels.base import ChainState, place_all
 from whmc.kernels.block import draw_block
 from whmc.kernels.cycle import moves
 from whmc.kernels.random import total
 from whmc.kernels.settings import default_kernel
 from whmc.modes.library import ModeLibrary
+from whmc.target.rows import evaluate_rows
 from whmc.testing import Problem, gaussian_mixture, himmelblau, loggamma_pair, many_well, shells, two_scale_pair
 
 CYCLE = default_kernel()
@@ -37,6 +39,12 @@ NUM_DRAWS = 30_000
 """Exact draws of an invariance test, against four times as many fresh ones: it sees gaps of .02 in a distribution
 function. The subtlest control, a jump without its responsibilities, makes one of .023. One number for all tests, the
 controls included, so that a kernel compiles once for a target."""
+
+
+def states_at(target: whmc.Target, library: ModeLibrary, positions: np.ndarray) -> ChainState:
+    """Chains that start at these positions."""
+    found = evaluate_rows(target, np.asarray(positions))
+    return place_all(np.asarray(positions), found.logdensity, found.score, library)
 
 
 def _dense(library: ModeLibrary, **changes: float) -> ModeLibrary:

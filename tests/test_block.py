@@ -9,10 +9,11 @@ import pytest
 from scipy.stats import kstest
 
 import whmc
-from contracts import CYCLE, KERNELS, numbers_of, problem, wrong_libraries
+from contracts import CYCLE, KERNELS, numbers_of, problem, states_at, wrong_libraries
 from whmc._pytree import pytree
 from whmc.kernels.base import StepInfo
-from whmc.kernels.block import Trace, compute_block, draw_block, regenerated, run_block, start_chains
+from whmc.kernels.block import Trace, compute_block, draw_block, regenerated, run_block
+from whmc.kernels.flight import state_packing
 from whmc.kernels.packing import Packing
 from whmc.kernels.random import Places, block_keys, block_noise
 from whmc.kernels.settings import arrays
@@ -72,7 +73,7 @@ def block():
     The charts are wrong: with right ones every step is a regeneration.
     """
     case, library = problem("pair"), LIBRARY
-    states, _ = start_chains(case.target, library, jnp.asarray(case.draw(np.random.default_rng(0), CHAINS)[0]))
+    states = states_at(case.target, library, case.draw(np.random.default_rng(0), CHAINS)[0])
 
     def run(num_steps=LENGTH, active=None, *, update_waits=False, states=states, first=0):
         return run_block(
@@ -82,9 +83,9 @@ def block():
             states,
             jax.random.key(1),
             jnp.broadcast_to(jnp.asarray(first), CHAINS),
-            jnp.asarray(num_steps),
-            jnp.ones(CHAINS, bool) if active is None else jnp.asarray(active),
-            jnp.asarray(update_waits),
+            num_steps,
+            np.ones(CHAINS, bool) if active is None else np.asarray(active),
+            update_waits,
             length=LENGTH,
         )
 
@@ -156,7 +157,7 @@ MARK = 0.73908513321516064
 def copies(kernel, library):
     """How often the target is written into the block of a kernel, before the compiler sees it."""
     target = whmc.Target(lambda x: -0.5 * jnp.sum((x - MARK) ** 2), dim=2)
-    states, _ = start_chains(target, library, jnp.zeros((CHAINS, 2)))
+    states = state_packing(library, CHAINS).pack(states_at(target, library, np.zeros((CHAINS, 2))))
     noise = draw_block(kernel, library, jax.random.key(0), np.zeros(CHAINS, int), LENGTH)
     flags = jnp.asarray(LENGTH), jnp.ones(CHAINS, bool), jnp.asarray(False)
     text = compute_block.lower(arrays(kernel), target, library, states, noise, *flags).as_text()
@@ -178,8 +179,8 @@ def test_a_kernel_that_is_no_flight_brings_its_own_copy():
 def test_a_move_of_a_subclass_is_what_the_block_runs():
     """Not the flight that it inherits."""
     library = LIBRARY
-    states, _ = start_chains(problem("pair").target, library, jnp.zeros((CHAINS, 2)))
-    rest = (jax.random.key(1), np.zeros(CHAINS, int), jnp.asarray(2), jnp.ones(CHAINS, bool), jnp.asarray(False))
+    states = states_at(problem("pair").target, library, np.zeros((CHAINS, 2)))
+    rest = (jax.random.key(1), np.zeros(CHAINS, int), 2, np.ones(CHAINS, bool), False)
     for kernel in (Still(), whmc.Cycle((Still(), Still()))):
         ends, trace, _ = run_block(arrays(kernel), problem("pair").target, library, states, *rest, length=2)
         np.testing.assert_array_equal(ends.position, 0.0)
@@ -203,8 +204,8 @@ def test_a_cycle_of_flights_and_others_gives_the_draws_of_its_moves():
     )
     case, library = problem("pair"), LIBRARY
     starts = case.draw(np.random.default_rng(0), 2)[0]
-    states, _ = start_chains(case.target, library, jnp.asarray(starts))
-    rest = (jax.random.key(3), np.zeros(2, int), jnp.asarray(4), jnp.ones(2, bool), jnp.asarray(False))
+    states = states_at(case.target, library, starts)
+    rest = (jax.random.key(3), np.zeros(2, int), 4, np.ones(2, bool), False)
     _, trace, _ = run_block(kernel, case.target, library, states, *rest, length=4)
     move = jax.jit(type(kernel).move)
     for chain in range(2):

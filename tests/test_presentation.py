@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import whmc
-from contracts import CYCLE, KERNELS, numbers_of, only_these_at_every_change, problem
-from whmc.kernels.block import run_block, start_chains
+from contracts import CYCLE, KERNELS, numbers_of, only_these_at_every_change, problem, states_at
+from whmc.kernels.block import run_block
 from whmc.kernels.settings import arrays
 
 
 def _run(kernel, case, positions, num_steps, *, length=8, first=0, chains=None):
     library = case.library
-    states, _ = start_chains(case.target, library, jnp.asarray(positions))
+    states = states_at(case.target, library, positions)
     return _block(kernel, case, library, states, first, num_steps, length)
 
 
@@ -28,9 +28,9 @@ def _block(kernel, case, library, states, first, num_steps, length):
         states,
         jax.random.key(3),
         jnp.full(chains, first),
-        jnp.asarray(num_steps),
-        jnp.ones(chains, bool),
-        jnp.asarray(False),
+        num_steps,
+        np.ones(chains, bool),
+        False,
         length=length,
     )
     np.testing.assert_array_equal(made, num_steps)

@@ -10,12 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
 from whmc.kernels.random import draw_noise
 from whmc.modes.library import ModeLibrary, row
-from whmc.modes.mixture import log_components, log_mixture, pick
+from whmc.modes.mixture import log_components, log_components_of, log_mixture, pick
 from whmc.target.target import Numbers, Target
 
 
@@ -23,14 +24,15 @@ from whmc.target.target import Numbers, Target
 class ChainState:
     """A chain's position and what was computed there, so that nothing is computed twice.
 
-    It belongs to the library that it was made with: `refresh` moves it to another one. Also the states of many chains.
+    It belongs to the library that it was made with: `refresh` moves it to another one. Also the states of many chains,
+    in JAX or NumPy arrays.
     """
 
-    position: Float[Array, "*n dim"]
-    logdensity: Float[Array, "*n"]
-    score: Float[Array, "*n dim"]
-    log_components: Float[Array, "*n capacity"]
-    log_mixture: Float[Array, "*n"]
+    position: Float[Any, "*n dim"]
+    logdensity: Float[Any, "*n"]
+    score: Float[Any, "*n dim"]
+    log_components: Float[Any, "*n capacity"]
+    log_mixture: Float[Any, "*n"]
 
     @property
     def label(self) -> Int[Array, ""]:
@@ -84,6 +86,18 @@ def place(
     """The state at a position where the target is known already."""
     components = log_components(library, position)
     return ChainState(position, logdensity, score, components, log_mixture(components))
+
+
+def place_all(
+    position: Float[np.ndarray, "n dim"],
+    logdensity: Float[np.ndarray, " n"],
+    score: Float[np.ndarray, "n dim"],
+    library: ModeLibrary,
+) -> ChainState:
+    """`place` of many chains, in NumPy: without compiling anything."""
+    components = np.full((len(position), library.capacity), -np.inf)
+    components[:, : library.size] = log_components_of(library, position).T
+    return ChainState(position, logdensity, score, components, np.logaddexp.reduce(components, axis=1))
 
 
 def init(position: Numbers, target: Target, library: ModeLibrary) -> ChainState:

@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, make_state, refresh
+from whmc.kernels.base import AbstractKernel, ChainState, place_all
 from whmc.kernels.cycle import Cycle, moves
-from whmc.kernels.flight import Fleet, told
+from whmc.kernels.flight import Fleet, Rows, state_packing, told
 from whmc.kernels.packing import Packed, Packing, put
 from whmc.kernels.random import Noise, Places, block_keys, block_noise, total
 from whmc.modes.library import ModeLibrary
@@ -43,14 +43,14 @@ def compute_block(
     kernel: AbstractKernel,
     target: Target,
     library: ModeLibrary,
-    states: ChainState,
+    states: Rows,
     noise: BlockNoise,
     num_steps: Int[Any, ""],
     active: Bool[Any, " chains"],
     update_waits: Bool[Any, ""],
-) -> tuple[ChainState, Packed, Int[Array, " chains"]]:
-    """`num_steps` (at most as many as there is noise for) steps of every active chain, packed, and how many each made;
-    rows past that mean nothing.
+) -> tuple[Rows, Packed, Int[Array, " chains"]]:
+    """`num_steps` (at most as many as there is noise for) steps of every active chain: states at the end, what steps
+    record, and how many each chain made; rows past that mean nothing. States and records are packed (`move_chains`).
 
     Where an update of the kernel waits, a chain stops at its next regeneration; its last row is that step.
     """
@@ -58,7 +58,7 @@ def compute_block(
     kernels = moves(kernel)
     nums = [one.num_noise(library) for one in kernels]
     own = {n: _drawn(kernels[n], keys, library) for n, keys in noise[1].items()}
-    fleet = Fleet(kernels, target, library, states)
+    fleet = Fleet(kernels, target, library, num_chains)
 
     def noise_of(numbers: Any, m: int) -> Any:
         together, alone = numbers
@@ -69,26 +69,44 @@ def compute_block(
         label = jnp.argmax(here.log_components, axis=1)
         return Trace(here.position, here.logdensity, here.log_mixture, label, told)
 
-    start = fleet.states.pack(refresh_all(states, library))
     first = jax.tree.map(lambda rows: rows[0], (noise[0], own))
-    packing = Packing.of(row_of(start, fleet.nothing_told(partial(noise_of, first), active, start)))
+    nothing = fleet.nothing_told(partial(noise_of, first), active, states)
+    packing = Packing.of(row_of(states, nothing))
 
     def more(carry: Any) -> Bool[Array, ""]:
-        n, _, _, running, _ = carry
+        n, _, _, _, running, _ = carry
         return (n < num_steps) & jnp.any(running)
 
     def body(carry: Any) -> Any:
-        n, states, rows, running, made = carry
+        n, states, told_before, rows, running, made = carry
         numbers = jax.tree.map(lambda rows: jax.lax.dynamic_index_in_dim(rows, n, keepdims=False), (noise[0], own))
-        states, told_now = fleet.step(partial(noise_of, numbers), running, states)
+        states, told_now = fleet.step(partial(noise_of, numbers), running, states, told_before)
         row = row_of(states, told_now)
         rows = [put(old, new, n) for old, new in zip(rows, packing.pack(row), strict=True)]
         stops = update_waits & regenerated(told(kernels, *row.info))
-        return n + 1, states, rows, running & ~stops, made + running.astype(made.dtype)
+        return n + 1, states, told_now, rows, running & ~stops, made + running.astype(made.dtype)
 
-    carry = (jnp.zeros((), int), start, packing.empty(length, num_chains), active, jnp.zeros(num_chains, int))
-    _, ends, rows, _, made = jax.lax.while_loop(more, body, carry)
-    return fleet.states.unpack(ends), Packed(tuple(rows), packing), made
+    carry = (jnp.zeros((), int), states, nothing, packing.empty(length, num_chains), active, jnp.zeros(num_chains, int))
+    _, ends, _, rows, _, made = jax.lax.while_loop(more, body, carry)
+    return ends, Packed(tuple(rows), packing), made
+
+
+def move_chains(
+    kernel: AbstractKernel,
+    target: Target,
+    library: ModeLibrary,
+    states: ChainState,
+    noise: BlockNoise,
+    num_steps: int,
+    active: Bool[np.ndarray, " chains"],
+    update_waits: bool,
+) -> tuple[ChainState, Packed, Int[np.ndarray, " chains"]]:
+    """`compute_block` of chains in any states, seen from this library; their new states in NumPy."""
+    packing = state_packing(library, len(active))
+    here = place_all(np.asarray(states.position), np.asarray(states.logdensity), np.asarray(states.score), library)
+    flags = np.asarray(num_steps), np.asarray(active), np.asarray(update_waits)
+    ends, rows, made = compute_block(kernel, target, library, packing.pack(here), noise, *flags)
+    return packing.unpack([np.asarray(row) for row in ends]), rows, np.asarray(made)
 
 
 def unpack_trace(kernel: AbstractKernel, packed: Packed) -> Trace:
@@ -105,16 +123,16 @@ def run_block(
     states: ChainState,
     key: Array,
     first_step: Int[Any, " chains"],
-    num_steps: Int[Any, ""],
+    num_steps: int,
     active: Bool[Any, " chains"],
-    update_waits: Bool[Any, ""],
+    update_waits: bool,
     *,
     length: int,
-) -> tuple[ChainState, Trace, Int[Array, " chains"]]:
-    """As `compute_block`, with the noise drawn and the trace unpacked; `first_step` of each chain is counted from its
+) -> tuple[ChainState, Trace, Int[np.ndarray, " chains"]]:
+    """As `move_chains`, with the noise drawn and the trace unpacked; `first_step` of each chain is counted from its
     start."""
     noise = draw_block(kernel, library, key, np.asarray(first_step), length)
-    states, packed, made = compute_block(kernel, target, library, states, noise, num_steps, active, update_waits)
+    states, packed, made = move_chains(kernel, target, library, states, noise, num_steps, active, update_waits)
     return states, unpack_trace(kernel, packed), made
 
 
@@ -144,17 +162,3 @@ def regenerated(info: Any) -> Any:
     """Whether any move of a step was a regeneration."""
     parts = [part.regenerated for part in (info if isinstance(info, tuple) else (info,))]
     return reduce(operator.or_, parts)
-
-
-@jax.jit
-def refresh_all(states: ChainState, library: ModeLibrary) -> ChainState:
-    """The chains where they are, seen from another library."""
-    return jax.vmap(refresh, (0, None))(states, library)
-
-
-@jax.jit
-def start_chains(
-    target: Target, library: ModeLibrary, positions: Float[Array, "chains dim"]
-) -> tuple[ChainState, Array]:
-    """The states of chains that start at `positions`, and where the density failed."""
-    return jax.vmap(make_state, (0, None, None))(positions, target, library)

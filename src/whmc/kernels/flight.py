@@ -22,10 +22,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
-from whmc.kernels.leapfrog import Motion, kicked, leap
+from whmc.kernels.leapfrog import Motion, kicked, turn
 from whmc.kernels.packing import Packing, put
 from whmc.modes.library import Matrix, ModeLibrary, apply, row
-from whmc.target.target import Target
+from whmc.target.target import Target, made_safe
 
 
 @pytree
@@ -42,7 +42,7 @@ class Schedule:
     def half(self, n: Int[Array, ""] | int) -> Float[Array, ""]:
         """Half of 1 - beta of step n: what the kicks before and after it last, in steps. Zero for no step."""
         rate = jnp.asarray(self.residual + self.rise * jnp.asarray(n, jnp.result_type(float)))
-        return 0.5 * jnp.where(jnp.asarray(n) < self.num_steps, rate, 0.0)
+        return 0.5 * jnp.where((jnp.asarray(n) >= 0) & (jnp.asarray(n) < self.num_steps), rate, 0.0)
 
     @property
     def kicks(self) -> Bool[Array, ""]:
@@ -60,6 +60,12 @@ NOWHERE = Schedule(0, 0.0, 0.0)
 
 Rows = Any
 """Packed records of all chains: an array for each dtype."""
+
+Told = tuple[Rows, tuple[Any, ...]]
+"""What a step tells: the infos of all flights, packed, and those of other moves. `told` unpacks it."""
+
+Found = tuple[Float[Array, "*n"], Float[Array, "*n dim"]]
+"""Log density and score as the target gives them."""
 
 
 @pytree
@@ -143,33 +149,55 @@ def accept(
     return new_state, dataclasses.replace(info, **told)
 
 
-def set_off(leg: Leg, schedule: Schedule, library: ModeLibrary) -> tuple[Leg, Matrix]:
-    """The leg with velocity for momentum, after the kick before its first step; and the covariance of its chart."""
-    covariance = row(library.covariance, leg.label)
-    leg = leg.with_velocity(apply(row(library.scale, leg.label), leg.momentum))
-    return leg.with_velocity(kicked(leg.motion, covariance, leg.step_size * schedule.half(0))), covariance
+def set_off(leg: Leg, library: ModeLibrary) -> tuple[Leg, Matrix]:
+    """The leg with velocity for momentum, and the covariance of its chart."""
+    velocity = apply(row(library.scale, leg.label), leg.momentum)
+    return leg.with_velocity(velocity), row(library.covariance, leg.label)
 
 
-def glide(leg: Leg, schedule: Schedule, library: ModeLibrary) -> tuple[Leg, Matrix]:
+def glide(leg: Leg, library: ModeLibrary) -> tuple[Leg, Matrix]:
     """A leg without kicks, which needs no matrices."""
     return leg, jnp.zeros_like(library.covariance[0])
 
 
-def arrive(leg: Leg, library: ModeLibrary) -> Leg:
-    """The leg with momentum for velocity."""
-    return leg.with_velocity(apply(row(library.inverse_scale, leg.label), leg.motion.velocity))
-
-
-def step_on(
-    leg: Leg, covariance: Matrix, cos: Float[Array, ""], sin: Float[Array, ""], share: Float[Array, ""], target: Target
-) -> Leg:
-    """A step of a leg. share: of the step size, for the kick after it."""
-    motion = leap(leg.motion, target, leg.location, covariance, cos, sin, share * leg.step_size)
+def look(leg: Leg, found: Found) -> Leg:
+    """The leg with what was found where it is."""
+    here = made_safe(*found)
+    num_failed = leg.motion.num_failed + here.failed.astype(leg.motion.num_failed.dtype)
+    motion = dataclasses.replace(leg.motion, logdensity=here.logdensity, score=here.score, num_failed=num_failed)
     return dataclasses.replace(leg, motion=motion)
 
 
+def kick(leg: Leg, found: Found, covariance: Matrix, share: Float[Array, ""]) -> Leg:
+    """The leg after the force that was found has acted for this share of a step."""
+    leg = look(leg, found)
+    return leg.with_velocity(kicked(leg.motion, covariance, share * leg.step_size))
+
+
+def rotate(
+    leg: Leg, found: Found, covariance: Matrix, cos: Float[Array, ""], sin: Float[Array, ""], share: Float[Array, ""]
+) -> Leg:
+    """Kick and rotate: a step up to the evaluation at its end. share: of the step size, for the kick before it."""
+    leg = kick(leg, found, covariance, share)
+    displacement, velocity = turn(leg.motion.displacement, leg.motion.velocity, cos, sin)
+    return dataclasses.replace(
+        leg, motion=dataclasses.replace(leg.motion, displacement=displacement, velocity=velocity)
+    )
+
+
+def arrive(leg: Leg, found: Found, covariance: Matrix, schedule: Schedule, library: ModeLibrary) -> Leg:
+    """The leg after its last kick, with momentum for velocity."""
+    leg = kick(leg, found, covariance, schedule.half(schedule.num_steps - 1))
+    return leg.with_velocity(apply(row(library.inverse_scale, leg.label), leg.motion.velocity))
+
+
 def fly_leg(leg: Any, schedule: Schedule, target: Target, library: ModeLibrary, legs: Packing | None = None) -> Any:
-    """The steps of a leg: of one chain, or of many whose legs are packed so."""
+    """The steps of a leg: of one chain, or of many whose legs are packed so.
+
+    The kick after a step and that before the next are one. From step to step the density and its score are carried as
+    the target gives them, and made safe in the next step: else XLA computes them anew for each of their uses, the whole
+    target three times over.
+    """
 
     def each(function: Callable[..., Any], *arguments: Any) -> Any:
         """The function of all chains."""
@@ -179,22 +207,35 @@ def fly_leg(leg: Any, schedule: Schedule, target: Target, library: ModeLibrary, 
         made = jax.vmap(function)(legs.unpack(first), *others)
         return (legs.pack(made[0]), made[1]) if isinstance(made, tuple) else legs.pack(made)
 
+    def unpacked(leg: Any) -> Leg:
+        return leg if legs is None else legs.unpack(leg)
+
+    evaluate = target.value_and_score if legs is None else jax.vmap(target.value_and_score)
     leg, covariance = jax.lax.cond(
         schedule.kicks,
-        partial(each, partial(set_off, schedule=schedule, library=library)),
-        partial(each, partial(glide, schedule=schedule, library=library)),
+        partial(each, partial(set_off, library=library)),
+        partial(each, partial(glide, library=library)),
         leg,
     )
     # outside the loop: inside, XLA would compute them for every coordinate
-    size = (leg if legs is None else legs.unpack(leg)).step_size
+    size = unpacked(leg).step_size
     cos, sin = jnp.cos(size), jnp.sin(size)
 
-    def step(n: Int[Array, ""], leg: Any) -> Any:
-        share = schedule.half(n) + schedule.half(n + 1)
-        return each(partial(step_on, share=share, target=target), leg, covariance, cos, sin)
+    def step(n: Int[Array, ""], carry: tuple[Any, Found]) -> tuple[Any, Found]:
+        share = schedule.half(n - 1) + schedule.half(n)
+        leg = each(partial(rotate, share=share), *carry, covariance, cos, sin)
+        return leg, evaluate(unpacked(leg).position)
 
-    leg = jax.lax.fori_loop(0, schedule.num_steps, step, leg)
-    return jax.lax.cond(schedule.kicks, partial(each, partial(arrive, library=library)), lambda leg: leg, leg)
+    start = unpacked(leg).motion
+    leg, found = jax.lax.fori_loop(0, schedule.num_steps, step, (leg, (start.logdensity, start.score)))
+    return jax.lax.cond(
+        schedule.kicks,
+        partial(each, partial(arrive, schedule=schedule, library=library)),
+        lambda leg, found, covariance: each(look, leg, found),
+        leg,
+        found,
+        covariance,
+    )
 
 
 def is_flight(kernel: AbstractKernel) -> bool:
@@ -213,8 +254,7 @@ class Fleet:
     kernels: tuple[AbstractKernel, ...]
     target: Target
     library: ModeLibrary
-    like: ChainState
-    """States of as many chains."""
+    num_chains: int
 
     @property
     def flights(self) -> list[int]:
@@ -230,25 +270,33 @@ class Fleet:
         schedules = [kernel.schedules() if is_flight(kernel) else (NOWHERE,) for kernel in self.kernels]  # type: ignore[attr-defined]
         return [(n, leg, schedule) for n, legs in enumerate(schedules) for leg, schedule in enumerate(legs)]
 
+    @property
+    def dtype(self) -> Any:
+        return self.library.location.dtype
+
     @cached_property
     def states(self) -> Packing:
-        return Packing.of(self.like)
+        return state_packing(self.library, self.num_chains)
 
     @cached_property
     def legs(self) -> Packing:
-        return Packing.of(jax.eval_shape(jax.vmap(Leg.land), self.like.position, self.like.logdensity))
+        positions, numbers = ((self.num_chains, self.library.dim), self.dtype), ((self.num_chains,), self.dtype)
+        return Packing.of(
+            jax.eval_shape(jax.vmap(Leg.land), jax.ShapeDtypeStruct(*positions), jax.ShapeDtypeStruct(*numbers))
+        )
 
     @cached_property
     def infos(self) -> Packing:
-        number, flag = jnp.zeros(len(self.like.logdensity), int), jnp.zeros(len(self.like.logdensity), bool)
-        return Packing.of(StepInfo(number, number, self.like.logdensity, flag, flag, number, number))
+        real, whole, flag = (jnp.zeros(self.num_chains, kind) for kind in (self.dtype, int, bool))
+        return Packing.of(StepInfo(whole, whole, real, flag, flag, whole, whole))
 
     def step(
-        self, noise_of: Callable[[int], Any], running: Bool[Array, " chains"], states: Rows
-    ) -> tuple[Rows, tuple[Rows, tuple[Any, ...]]]:
-        """One move of each kernel in turn, of all chains that run: their states, and what `told` unpacks."""
+        self, noise_of: Callable[[int], Any], running: Bool[Array, " chains"], states: Rows, before: Told
+    ) -> tuple[Rows, Told]:
+        """One move of each kernel in turn, of all chains that run: their states, and what they tell, in the place of
+        what was told before."""
         stages, flights, others = self.stages, self.flights, self.others
-        infos, told = self.nothing_told(noise_of, running, states)
+        infos, told = before
         if not flights:
             for number, n in enumerate(others):
                 states, info = self.other_move(n, noise_of, running, states)
@@ -256,7 +304,7 @@ class Fleet:
             return states, (infos, told)
 
         starts = [self.start_of(n, number, noise_of) for n, number, _ in stages]
-        schedules = _stacked([schedule for _, _, schedule in stages], self.like.logdensity.dtype)
+        schedules = _stacked([schedule for _, _, schedule in stages], self.dtype)
         finishes = [self.finish_of(n, noise_of) for n in flights]
 
         # how a stage may end: with an accept, in the air, or with the whole move of a kernel that is no flight
@@ -297,7 +345,7 @@ class Fleet:
         carry = stage(0, carry) if len(stages) == 1 else jax.lax.fori_loop(0, len(stages), stage, carry)
         return carry[0], carry[2:]
 
-    def nothing_told(self, noise_of: Callable[[int], Any], running: Bool[Array, " chains"], states: Rows) -> Any:
+    def nothing_told(self, noise_of: Callable[[int], Any], running: Bool[Array, " chains"], states: Rows) -> Told:
         """Zeros in the shape of what a step tells: the infos of flights together, and those of others."""
         rows = [
             jnp.zeros((len(running), len(self.flights), row.shape[2]), row.dtype)
@@ -355,6 +403,16 @@ class Fleet:
         return [
             jnp.where(running[:, None], now, old) for now, old in zip(self.states.pack(new), states, strict=True)
         ], info
+
+
+def state_packing(library: ModeLibrary, num_chains: int) -> Packing:
+    """How the states of so many chains are packed."""
+
+    def rows(*shape: int) -> np.ndarray:
+        return np.broadcast_to(np.zeros((), library.location.dtype), (num_chains, *shape))
+
+    dim, capacity = library.dim, library.capacity
+    return Packing.of(ChainState(rows(dim), rows(), rows(dim), rows(capacity), rows()))
 
 
 def told(kernels: Sequence[AbstractKernel], infos: Rows, others: Sequence[Any]) -> tuple[Any, ...]:

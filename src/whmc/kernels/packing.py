@@ -37,11 +37,12 @@ class Packing:
         }
         return [jnp.zeros((length, chains, width), kind) for kind, width in widths.items()]
 
-    def pack(self, row: Any) -> list[Array]:
-        """The record of one step: (chains, numbers) for each dtype."""
+    def pack(self, row: Any) -> list[Any]:
+        """The record of one step, in JAX or NumPy: (chains, numbers) for each dtype."""
         leaves = jax.tree.leaves(row)
+        concatenate: Any = np.concatenate if isinstance(leaves[0], np.ndarray) else jnp.concatenate
         flat = [leaf.reshape(leaf.shape[0], -1).astype(d) for leaf, d in zip(leaves, self.dtypes, strict=True)]
-        return [jnp.concatenate([f for f in flat if f.dtype == kind], axis=1) for kind in self.kinds()]
+        return [concatenate([f for f in flat if f.dtype == kind], axis=1) for kind in self.kinds()]
 
     def unpack(self, rows: Sequence[Any]) -> Any:
         """The records again, of JAX or NumPy; (steps, chains, ...) each, if the rows are those of many steps."""

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
-from whmc.target.rows import Evaluations, evaluate_rows
-from whmc.target.target import Numbers, Target
+from whmc.target.rows import evaluate_rows
+from whmc.target.target import Evaluation, Numbers, Target
 
 FLAT_SHARE = 1e-8
 """Curvatures below this share of the largest are taken as flat: differences carry about this much rounding."""
@@ -216,7 +216,7 @@ def _require_locations(target: Target, locations: Numbers) -> Float[np.ndarray, 
     return points
 
 
-def _require_support(locations: Float[np.ndarray, "size dim"], known: Evaluations) -> None:
+def _require_support(locations: Float[np.ndarray, "size dim"], known: Evaluation) -> None:
     if not np.all(np.isfinite(known.logdensity)):
         k = int(np.argmax(~np.isfinite(known.logdensity)))
         seen = "or its gradient is NaN or infinite" if known.failed[k] else "is -inf"

@@ -10,7 +10,7 @@ import threading
 import jax
 import numpy as np
 
-from whmc.kernels.base import ChainState
+from whmc.kernels.base import place_all
 from whmc.kernels.settings import arrays, default_kernel
 from whmc.modes.library import ModeLibrary
 from whmc.modes.refine import room_to_split
@@ -51,7 +51,6 @@ class CompileAhead:
         # whatever goes wrong here goes wrong again where it is told to the user
         with contextlib.suppress(Exception), jax.enable_x64(True):
             num, dim = self.plan.chains, library.dim
-            parts = (np.zeros((num, dim)), np.zeros(num), np.zeros((num, dim)))
-            states = ChainState(*map(jax.device_put, (*parts, np.zeros((num, library.capacity)), np.zeros(num))))
+            states = place_all(np.zeros((num, dim)), np.zeros(num), np.zeros((num, dim)), library)
             kernel = self.inputs.kernel or default_kernel(max(2, library.size) if self.plan.adaptive else library.size)
             self.mover.compile(Chains.of(states, np.zeros(num, int)), arrays(kernel), library)

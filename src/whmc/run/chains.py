@@ -11,12 +11,11 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from whmc.kernels.base import AbstractKernel, ChainState
-from whmc.kernels.block import Trace, compute_block, draw_block, refresh_all, unpack_trace
+from whmc.kernels.base import AbstractKernel, ChainState, place_all
+from whmc.kernels.block import Trace, draw_block, move_chains, unpack_trace
 from whmc.kernels.packing import Packed
 from whmc.kernels.settings import infos
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import log_components_of
 from whmc.target.rows import evaluate_rows
 from whmc.target.target import Target
 
@@ -37,7 +36,7 @@ class Moved(NamedTuple):
 
     states: ChainState
     rows: Packed
-    steps: Array
+    steps: Int[np.ndarray, " chains"]
 
 
 @cache
@@ -67,16 +66,13 @@ class Chains:
         """Chains in the given states."""
         num, size = len(made), _group_size(len(made))
         numbers = np.minimum(np.arange(-(-num // size) * size), num - 1).reshape(-1, size)
-        # device_put and not jnp: indexing there compiles something for every shape
         rows = jax.tree.map(np.asarray, states)
-        return cls(tuple(jax.tree.map(lambda part, n=n: jax.device_put(part[n]), rows) for n in numbers), made)
+        return cls(tuple(jax.tree.map(lambda part, n=n: part[n], rows) for n in numbers), made)
 
     @property
     def states(self) -> ChainState:
         """Of all chains, in NumPy arrays."""
-        return jax.tree.map(
-            lambda *parts: np.concatenate([np.asarray(part) for part in parts])[: self.num], *self.groups
-        )
+        return jax.tree.map(lambda *parts: np.concatenate(parts)[: self.num], *self.groups)
 
     @property
     def num(self) -> int:
@@ -121,7 +117,7 @@ class Block(NamedTuple):
     @property
     def made(self) -> Int[np.ndarray, " chains"]:
         """How many of its steps each chain made."""
-        return np.concatenate([np.asarray(group.result().steps) for group in self.moved])[: len(self.first)]
+        return np.concatenate([group.result().steps for group in self.moved])[: len(self.first)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,10 +142,7 @@ class Mover:
         """Chains at their first positions, and how many evaluations failed; an error if a chain cannot start."""
         found = evaluate_rows(self.target, positions)
         _require_start(positions, found.logdensity)
-        components = np.full((len(positions), library.capacity), -np.inf)
-        components[:, : library.size] = log_components_of(library, positions).T
-        log_mixture = np.logaddexp.reduce(components, axis=1)
-        states = ChainState(*map(jax.device_put, (positions, found.logdensity, found.score, components, log_mixture)))
+        states = place_all(positions, found.logdensity, found.score, library)
         return Chains.of(states, np.zeros(len(positions), int)), int(np.sum(found.failed))
 
     def dispatch(
@@ -195,11 +188,8 @@ class Mover:
             here = np.minimum(mine, len(first) - 1)
             noise = draw_block(task.kernel, task.library, self.key, first[here], length, number * size)
             states = group.result().states if isinstance(group, Future) else group
-            if states.log_components.shape[1] != task.library.capacity:  # else there is one more shape to compile for
-                states = refresh_all(states, task.library)
-            numbers = np.asarray(task.num_steps), task.active[here] & (mine < len(first)), np.asarray(task.update_waits)
-            moved = compute_block(task.kernel, self.target, task.library, states, noise, *numbers)
-            return Moved(*jax.block_until_ready(moved))
+            numbers = task.num_steps, task.active[here] & (mine < len(first)), task.update_waits
+            return Moved(*move_chains(task.kernel, self.target, task.library, states, noise, *numbers))
 
     def compile(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> None:
         """Makes no steps at all: what is left of the call is the compilation."""

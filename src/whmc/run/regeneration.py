@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, make_state
-from whmc.kernels.block import Trace, refresh_all, regenerated
+from whmc.kernels.base import AbstractKernel, ChainState, make_state, place_all
+from whmc.kernels.block import Trace, regenerated
 from whmc.kernels.cycle import moves
 from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.random import draw_noise
@@ -195,12 +195,9 @@ def _restart(state: RunState, target: Target, log: DrawLog, stopped: Bool[np.nda
     if not taken.any():
         return state
     before = chains.states
-    if before.log_components.shape[1] != library.capacity:  # the library has grown
-        before = refresh_all(before, library)
+    before = place_all(before.position, before.logdensity, before.score, library)  # the library may have grown
     states = jax.tree.map(
-        lambda new, old: jnp.where(jnp.asarray(taken).reshape(-1, *[1] * (old.ndim - 1)), new, old),
-        drawn.states,
-        before,
+        lambda new, old: np.where(taken.reshape(-1, *[1] * (old.ndim - 1)), new, old), drawn.states, before
     )
     segments, version = list(adaptation.segments), adaptation.version.copy()
     for c in np.flatnonzero(taken).tolist():

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_base_of
-from whmc.target.rows import Evaluations
+from whmc.target.target import Evaluation
 
 TEMPERATURE = 1.05
 """T of the paper's section 5.3; a little above one covers the tails of a known mode too."""
@@ -46,7 +46,7 @@ def log_tempered(
 
 
 def residual_energy(
-    found: Evaluations,
+    found: Evaluation,
     position: Float[np.ndarray, "n dim"],
     library: ModeLibrary,
     log_evidence: float,

@@ -80,7 +80,8 @@ def move(
         for _ in range(num_steps):
             momentum = momentum + kick * score
             position = position + step * spread * momentum
-            logdensity, score, _ = evaluate_rows(target, position)
+            found = evaluate_rows(target, position)
+            logdensity, score = found.logdensity, found.score
             momentum = momentum + kick * score
         log_ratio = swarm.beta * (logdensity - swarm.logdensity) - 0.5 * np.sum(momentum**2 - first**2, axis=1)
     log_ratio = np.where(np.isfinite(logdensity) & ~np.isnan(log_ratio), log_ratio, -np.inf)

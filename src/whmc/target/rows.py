@@ -4,36 +4,28 @@ A search is a few hundred evaluations of a few hundred points, with a little ari
 in NumPy around this one compiled function, which holds the target once and has one shape.
 """
 
-from typing import NamedTuple
-
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
-from whmc.target.target import Evaluation, Target
+from whmc.target.target import Evaluation, Target, made_safe
 
 ROWS = 64
 """Positions of one call: enough that a call costs little beside them, few enough that a short batch wastes little."""
 
 
-class Evaluations(NamedTuple):
-    """What `Target.evaluate` gives, a row for each position, in NumPy."""
-
-    logdensity: Float[np.ndarray, " n"]
-    score: Float[np.ndarray, "n dim"]
-    failed: Bool[np.ndarray, " n"]
-
-
-def evaluate_rows(target: Target, positions: Float[np.ndarray, "n dim"]) -> Evaluations:
-    """Log densities and scores. Positions that are not finite have no density."""
+def evaluate_rows(target: Target, positions: Float[np.ndarray, "n dim"]) -> Evaluation:
+    """`Target.evaluate` of many positions, in NumPy. Positions that are not finite have no density."""
     rows = np.asarray(positions, float)
     num, filler = len(rows), _filler(target, rows)
     parts = [_padded(rows[first : first + ROWS], filler) for first in range(0, num, ROWS)]
     found = [_evaluate(target, part) for part in parts]
     if not found:
-        return Evaluations(np.zeros(0), np.zeros((0, target.dim)), np.zeros(0, bool))
-    columns = zip(*((part.logdensity, part.score, part.failed) for part in found), strict=True)
-    return Evaluations(*(np.concatenate([np.asarray(part) for part in column])[:num] for column in columns))
+        return Evaluation(np.zeros(0), np.zeros((0, target.dim)), np.zeros(0, bool))
+    logdensity, score = (
+        np.concatenate([np.asarray(part) for part in column])[:num] for column in zip(*found, strict=True)
+    )
+    return made_safe(logdensity, score, np)
 
 
 def logdensities(target: Target, positions: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
@@ -51,5 +43,6 @@ def _padded(rows: Float[np.ndarray, "n dim"], filler: Float[np.ndarray, "few dim
 
 
 @jax.jit
-def _evaluate(target: Target, positions: Float[Array, "n dim"]) -> Evaluation:
-    return jax.vmap(target.evaluate)(positions)
+def _evaluate(target: Target, positions: Float[Array, "n dim"]) -> tuple[Float[Array, " n"], Float[Array, "n dim"]]:
+    # made safe on the host: here XLA would compute the target once more for each use of its score
+    return jax.vmap(target.value_and_score)(positions)

@@ -26,11 +26,26 @@ Numbers = Any
 
 @pytree
 class Evaluation:
-    """Log density and score at a point, made safe: see `Target.evaluate`."""
+    """Log density and score at a point, or at many, in JAX or NumPy: see `made_safe`."""
 
-    logdensity: Float[Array, ""]
-    score: Float[Array, " dim"]
-    failed: Bool[Array, ""]
+    logdensity: Float[Any, "*n"]
+    score: Float[Any, "*n dim"]
+    failed: Bool[Any, "*n"]
+
+
+def made_safe(logdensity: Float[Any, "*n"], score: Float[Any, "*n dim"], xp: Any = jnp) -> Evaluation:
+    """The only door through which densities and scores reach a chain.
+
+    A density that is NaN or +inf, or a score that is not finite, counts as failed, and as density zero with zero score:
+    still a fixed function of the position, so integrators that pass over such a point stay reversible, and no chain
+    ever stops there. What is safe already stays as it is. xp: `numpy` on the host.
+    """
+    usable = xp.isfinite(logdensity) & xp.all(xp.isfinite(score), axis=-1)
+    return Evaluation(
+        xp.where(usable, logdensity, -xp.inf),
+        xp.where(usable[..., None], score, 0.0),
+        ~usable & (logdensity != -xp.inf),
+    )
 
 
 # eq=False: two targets are the same only if they are one object, so a target can be a static
@@ -90,19 +105,12 @@ class Target:
         return value if self.bounds is None else value + self.bounds.log_jacobian(position)
 
     def evaluate(self, position: Float[Array, " dim"]) -> Evaluation:
-        """Log density and score (its gradient); the only door through which they reach a chain.
+        """Log density and score (its gradient), made safe."""
+        return made_safe(*self.value_and_score(position))
 
-        A density that is NaN or +inf, or a score that is not finite, counts as failed, and as
-        density zero with zero score: still a fixed function of the position, so integrators that
-        pass over such a point stay reversible, and no chain ever stops there.
-        """
-        logdensity, score = jax.value_and_grad(self.__call__)(position)
-        usable = jnp.isfinite(logdensity) & jnp.all(jnp.isfinite(score))
-        return Evaluation(
-            jnp.where(usable, logdensity, -jnp.inf),
-            jnp.where(usable, score, 0.0),
-            ~usable & (logdensity != -jnp.inf),
-        )
+    def value_and_score(self, position: Float[Array, " dim"]) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
+        """Log density and score as the user's function gives them: not safe yet."""
+        return jax.value_and_grad(self.__call__)(position)
 
     @cached_property
     def logdensity_dtype(self) -> Any:
