@@ -23,7 +23,7 @@ class AbstractFinder(abc.ABC):
 
     @abc.abstractmethod
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
-        """`num` starts, at most `whmc.search.descent.BATCH` of them a call."""
+        """`num` starts, side by side."""
 
     def __post_init__(self) -> None:
         num = self.num_starts

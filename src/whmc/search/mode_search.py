@@ -24,6 +24,10 @@ worth. They are reported."""
 FIRST_STARTS = 48
 """Starts of the first batches, until there are `BATCH` of them: one mode, or a few alike, show in as many."""
 
+LARGEST_BATCH = 1024
+BATCH_NUMBERS = 100_000
+"""Starts of a batch at most, and their coordinates, so that what descents remember fits into the memory."""
+
 FEWEST_STARTS = 1024
 """Before that Good and Turing are not asked: a mode that one start in two hundred finds is missed by 256 with chance
 .28, and then nothing in the hits betrays it; by 1024 with chance .006. A search on a budget stops before, where all
@@ -164,7 +168,9 @@ def run_finder(
     # few at first where nobody said how many; but points that were given are all looked at
     few = max(FIRST_STARTS, min(target.num_given_starts, BATCH)) if finder.num_starts is None else BATCH
     while taken < most:
-        num, before = min(few if taken < BATCH else BATCH, most - taken), state
+        limited = until < np.inf and state.even  # then small steps, so that no more is spent than was allowed
+        size = few if taken < BATCH else BATCH if limited else _batch_size(taken, target.dim)
+        num, before = min(size, most - taken), state
         found = finder.find(child(key, batch), target, num, known_modes(state))
         state = take(state, target, found)
         taken, batch = taken + num, batch + 1
@@ -176,6 +182,12 @@ def run_finder(
         if settled or enough or len(state.peaks) > state.max_modes:
             break
     return state
+
+
+def _batch_size(taken: int, dim: int) -> int:
+    """As many starts as were made before: the last descents of a batch take as long as all others, whatever its
+    size."""
+    return int(np.clip(taken, BATCH, max(BATCH, min(LARGEST_BATCH, BATCH_NUMBERS // dim))))
 
 
 def _settled(state: SearchState, found: DescentResult, num_in_vain: int) -> bool:
