@@ -15,7 +15,7 @@ from whmc.search import ongoing
 from whmc.search.assign import NOBODY, assign
 from whmc.search.connect import LocalDraws, connect, drifting, explained_strays, group_chains, moments_chart
 from whmc.search.descent import DescentResult
-from whmc.search.masses import FEWEST_EFFECTIVE, NUM_DRAWS, log_mean, weigh
+from whmc.search.masses import FEWEST_EFFECTIVE, NUM_DRAWS, chart_library, log_mean, weigh
 from whmc.search.mode_search import MAX_STARTS, SearchState, start_search, take
 from whmc.search.peak import Peak
 from whmc.search.report import tell_dropped
@@ -106,6 +106,28 @@ def test_masses_of_gaussians_are_their_weights():
     masses = weigh(four().target, peaks_of(four()), jax.random.key(0))
     assert masses.num_gradients == 4 * NUM_DRAWS and np.all(masses.error < 0.07)
     assert np.all(np.abs(masses.log_mass - np.log(WEIGHTS)) < 4 * masses.error)
+
+
+def test_new_modes_are_weighed_beside_known_ones_without_drawing_from_these():
+    peaks = peaks_of(four())
+    known = chart_library(peaks[:2], np.log(WEIGHTS[:2]))
+    masses = weigh(four().target, peaks[2:], jax.random.key(0), beside=(known, float(np.log(np.sum(WEIGHTS[:2])))))
+    assert masses.num_gradients == 2 * NUM_DRAWS
+    assert np.all(np.abs(masses.log_share - np.log(WEIGHTS[2:])) < 4 * masses.error)
+
+
+def test_the_owner_of_a_position_is_the_first_peak_within_reach():
+    """As by the distance to every one of them; peaks that lie far away are not looked at."""
+    rng = np.random.default_rng(0)
+    factors = np.tril(rng.standard_normal((60, 3, 3))) + 2 * np.eye(3)
+    peaks = [
+        Peak(5 * rng.standard_normal(3), 0.0, factor * np.sign(np.diagonal(factor)), reach=1.5) for factor in factors
+    ]
+    positions = 5 * rng.standard_normal((500, 3))
+    distances = np.stack([peak.distance(positions) for peak in peaks], axis=1) < 1.5
+    wanted = np.where(distances.any(axis=1), np.argmax(distances, axis=1), NOBODY)
+    assert np.sum(wanted != NOBODY) > 50
+    np.testing.assert_array_equal(assign(positions, peaks), wanted)
 
 
 def test_masses_do_not_hang_on_laplace_or_moments():

@@ -37,12 +37,21 @@ class Settled:
 def assign(positions: Float[np.ndarray, "n dim"], peaks: Sequence[Peak]) -> Int[np.ndarray, " n"]:
     """The first peak within whose reach each position lies, or `NOBODY`."""
     owner = np.full(len(positions), NOBODY)
-    for number, peak in enumerate(peaks):
-        free = np.flatnonzero(owner == NOBODY)
-        if len(free) == 0:
-            break
-        owner[free[peak.distance(positions[free]) < peak.reach]] = number
+    if not len(peaks) or not len(positions):
+        return owner
+    near = _near(positions, peaks)
+    for number in np.flatnonzero(near.any(axis=0)).tolist():
+        free = np.flatnonzero(near[:, number] & (owner == NOBODY))
+        owner[free[peaks[number].distance(positions[free]) < peaks[number].reach]] = number
     return owner
+
+
+def _near(positions: Float[np.ndarray, "n dim"], peaks: Sequence[Peak]) -> Bool[np.ndarray, "n peaks"]:
+    """Which positions may be within the reach of which peaks: of hundreds only these have to be looked at."""
+    locations, radius = np.stack([peak.location for peak in peaks]), np.array([peak.radius for peak in peaks])
+    sizes = np.sum(positions**2, axis=1)[:, None] + np.sum(locations**2, axis=1)
+    rounding = 1e-9 * sizes
+    return sizes - 2 * positions @ locations.T <= radius**2 + rounding
 
 
 def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], widest: float) -> Settled:

@@ -48,16 +48,20 @@ Doubtful = Callable[[Float[np.ndarray, " size"], Float[np.ndarray, " size"]], Bo
 
 @dataclasses.dataclass(frozen=True)
 class Masses:
-    """Log masses of modes with their standard errors, infinite where the draws tell nothing."""
+    """Log masses of modes with their standard errors, infinite where the draws tell nothing.
+
+    log_known: the log mass of what is known besides.
+    """
 
     log_mass: Float[np.ndarray, " size"]
     error: Float[np.ndarray, " size"]
     num_gradients: int
+    log_known: float = -np.inf
 
     @property
     def log_share(self) -> Float[np.ndarray, " size"]:
         """Of the sum of all."""
-        return self.log_mass - np.logaddexp.reduce(self.log_mass)
+        return self.log_mass - np.logaddexp(np.logaddexp.reduce(self.log_mass), self.log_known)
 
 
 def laplace_masses(peaks: Sequence[Peak]) -> Masses:
@@ -65,26 +69,47 @@ def laplace_masses(peaks: Sequence[Peak]) -> Masses:
     return Masses(np.array([peak.log_laplace for peak in peaks]), np.zeros(len(peaks)), 0)
 
 
-def weigh(target: Target, peaks: Sequence[Peak], key: Array, doubtful: Doubtful | None = None) -> Masses:
+def weigh(
+    target: Target,
+    peaks: Sequence[Peak],
+    key: Array,
+    doubtful: Doubtful | None = None,
+    beside: tuple[ModeLibrary, float] | None = None,
+) -> Masses:
     """Masses by importance draws. Those of which `doubtful` says that they matter and are not known well enough are
-    drawn again, with many more draws."""
-    size, rng, library = len(peaks), generator(key), chart_library(peaks)
+    drawn again, with many more draws.
+
+    beside: charts whose masses are known, by their weights and the log evidence. They are not drawn from.
+    """
+    size, rng = len(peaks), generator(key)
+    laplace = np.array([peak.log_laplace for peak in peaks])
+    others, known_mass = ([], np.zeros(0)) if beside is None else _charts_and_masses(*beside)
+    library = chart_library([*peaks, *others])
     log_ratio, position = _log_ratios(target, peaks, rng, NUM_DRAWS)
-    log_mass, numbers = np.zeros(size), np.arange(size)
+    log_mass, numbers = np.zeros(size) if beside is None else laplace, np.arange(size)
     for _ in range(PASSES):
         before = log_mass
-        log_mass, error = log_mean(log_ratio + _log_shares(library, position, numbers, before))
+        log_mass, error = log_mean(log_ratio + _log_shares(library, position, numbers, np.append(before, known_mass)))
         if np.allclose(log_mass, before, rtol=0, atol=SAME_MASS):
             break
-    cost = size * NUM_DRAWS
-    again = np.flatnonzero(doubtful(log_mass - np.logaddexp.reduce(log_mass), error)) if doubtful else np.zeros(0, int)
+    cost, log_known = size * NUM_DRAWS, float(np.logaddexp.reduce(known_mass, initial=-np.inf))
+    again = np.zeros(0, int)
+    if doubtful is not None:
+        again = np.flatnonzero(doubtful(Masses(log_mass, error, cost, log_known).log_share, error))
     if len(again):
         log_ratio, position = _log_ratios(target, [peaks[k] for k in again.tolist()], rng, MANY_DRAWS)
-        log_mass[again], error[again] = log_mean(log_ratio + _log_shares(library, position, again, log_mass))
+        shares = _log_shares(library, position, again, np.append(log_mass, known_mass))
+        log_mass[again], error[again] = log_mean(log_ratio + shares)
         cost += len(again) * MANY_DRAWS
-    laplace = np.array([peak.log_laplace for peak in peaks])
     unseen = ~np.isfinite(log_mass)  # not one draw inside the support
-    return Masses(np.where(unseen, laplace, log_mass), error, cost)
+    return Masses(np.where(unseen, laplace, log_mass), error, cost, log_known)
+
+
+def _charts_and_masses(library: ModeLibrary, log_evidence: float) -> tuple[list[Peak], Float[np.ndarray, " size"]]:
+    """The charts of a library as peaks, and their parts of the evidence."""
+    location, scale, log_weight, _ = library.charts()
+    charts = [Peak(location[k], -np.inf, scale[k], at_peak=False) for k in range(library.size)]
+    return charts, log_weight + log_evidence
 
 
 def _log_ratios(

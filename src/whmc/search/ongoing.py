@@ -143,8 +143,8 @@ def _with_new_modes(
     log_share = np.array([peak.log_laplace for peak in fresh]) - log_evidence
     error = np.zeros(len(fresh))
     if np.any(log_share < np.log(LIGHTEST_KEPT_SHARE)):
-        masses = weigh(target, [*_charts_of(library), *fresh], key)
-        log_share, error = masses.log_share[-len(fresh) :], masses.error[-len(fresh) :]
+        masses = weigh(target, fresh, key, beside=(library, log_evidence))
+        log_share, error = masses.log_share, masses.error
         search = with_cost(search, masses.num_gradients)
     heavy = ~too_light(log_share, error, target.dim) | often_hit(search)[size:]
     order = np.argsort(-log_share, kind="stable")
@@ -163,12 +163,6 @@ def _with_new_modes(
         num_capped=state.num_capped + len(order[room:]),
     )
     return state, library
-
-
-def _charts_of(library: ModeLibrary) -> list[Peak]:
-    """The library's charts, to be weighed beside new peaks."""
-    location, scale, _, _ = library.charts()
-    return [Peak(location[k], -np.inf, scale[k], at_peak=False) for k in range(library.size)]
 
 
 def report_of(state: OngoingSearch, library: ModeLibrary) -> SearchReport:

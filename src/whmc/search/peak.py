@@ -41,6 +41,11 @@ class Peak:
     def inverse_scale(self) -> Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]:
         return 1 / self.scale if self.scale.ndim == 1 else np.tril(np.linalg.inv(self.scale))
 
+    @cached_property
+    def radius(self) -> float:
+        """No point within reach is farther away than this."""
+        return float(self.reach * (np.max(self.scale) if self.scale.ndim == 1 else np.linalg.norm(self.scale)))
+
     def whiten(self, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
         """The positions in the peak's own chart."""
         shift = position - self.location
