@@ -75,7 +75,7 @@ def descend(
     region: its width in each coordinate, that of the starts unless told. tolerance: see `minimise`.
     """
     starts = np.asarray(starts, float)
-    farthest, width = farthest_from(starts), _widths(starts) if region is None else region
+    farthest, width = farthest_from(starts), widths(starts) if region is None else region
 
     def energy(position: Float[np.ndarray, "m dim"], _: Int[np.ndarray, " m"]) -> tuple[np.ndarray, np.ndarray]:
         found = evaluate_rows(target, position)
@@ -101,7 +101,7 @@ def descend_residual(
         value, slope = residual_energy(found, position, known.library, known.log_evidence, temperature)
         return _limited(value, position, farthest), slope
 
-    return _ends(energy, starts, _widths(starts), None, TOLERANCE)
+    return _ends(energy, starts, widths(starts), None, TOLERANCE)
 
 
 def _ends(
@@ -151,7 +151,7 @@ def _arrival(peaks: Sequence[Peak], goal: Int[np.ndarray, " n"], width: Float[np
     return arrived
 
 
-def _widths(starts: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " dim"]:
+def widths(starts: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " dim"]:
     """The region of the starts; where they are all alike, one."""
     width = np.ptp(starts, axis=0)
     return np.where(width > 0, width, np.max(width, initial=0.0) or 1.0)
