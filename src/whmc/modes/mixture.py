@@ -111,14 +111,17 @@ def _radius(uniform: Float[Array, " half"], normal: Float[Array, ""], dof: Float
     return jax.lax.cond(jnp.isinf(dof), lambda: jnp.ones(()), student)
 
 
-def chart_squares(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "size n"]:
-    """|z_k|² of many points in every chart, in NumPy: without compiling anything."""
+def chart_squares(
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], charts: Int[np.ndarray, " some"] | None = None
+) -> Float[np.ndarray, "some n"]:
+    """|z_k|² of many points in every chart in use, or in some, in NumPy: without compiling anything."""
     inverse, locations = np.asarray(library.inverse_scale), np.asarray(library.location)
-    squares = np.empty((library.size, len(position)))
-    for k in range(library.size):
+    numbers = range(library.size) if charts is None else charts.tolist()
+    squares = np.empty((len(numbers), len(position)))
+    for n, k in enumerate(numbers):
         shift = position - locations[k]
         z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
-        np.einsum("nd,nd->n", z, z, out=squares[k])
+        np.einsum("nd,nd->n", z, z, out=squares[n])
     return squares
 
 
@@ -130,10 +133,13 @@ def log_base_of(square: Float[np.ndarray, "*n"], dim: int, dof: float) -> Float[
     return np.asarray(log_norm - 0.5 * (dof + dim) * np.log1p(square / dof))
 
 
-def log_components_of(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "size n"]:
-    """log(omega_k b(z_k) / |L_k|) of many points for every chart in use, in NumPy."""
-    base = log_base_of(chart_squares(library, position), library.dim, float(library.dof))
-    return base + (np.asarray(library.log_weight) - np.asarray(library.log_det))[: library.size, None]
+def log_components_of(
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], charts: Int[np.ndarray, " some"] | None = None
+) -> Float[np.ndarray, "some n"]:
+    """log(omega_k b(z_k) / |L_k|) of many points for every chart in use, or for some, in NumPy."""
+    base = log_base_of(chart_squares(library, position, charts), library.dim, float(library.dof))
+    height = np.asarray(library.log_weight) - np.asarray(library.log_det)
+    return base + (height[: library.size] if charts is None else height[charts])[:, None]
 
 
 def log_ratio_of(

@@ -13,6 +13,7 @@ than the chart's are seen too.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -36,8 +37,9 @@ SAME_MASS = 1e-3
 """Passes of the masses at most, each with the shares of the space by those before, until no log mass changes by more.
 They evaluate no density."""
 
-MOST_NUMBERS = 4_000_000
-"""Of one table of draws by charts."""
+PROBES = 16
+NEGLIGIBLE = 15.0
+"""Charts that lie lower by this at each of so many draws of a chart, in nats, have no share of them."""
 
 FEWEST_EFFECTIVE = 10.0
 """With fewer effective draws the error is infinite: one draw outweighs the others, and a heavier one may be missing."""
@@ -86,10 +88,12 @@ def weigh(
     others, known_mass = ([], np.zeros(0)) if beside is None else _charts_and_masses(*beside)
     library = chart_library([*peaks, *others])
     log_ratio, position = _log_ratios(target, peaks, rng, NUM_DRAWS)
+    guess = np.append(laplace, known_mass)
     log_mass, numbers = np.zeros(size) if beside is None else laplace, np.arange(size)
+    overlaps = _overlaps(library, position, numbers, guess)
     for _ in range(PASSES):
         before = log_mass
-        log_mass, error = log_mean(log_ratio + _log_shares(library, position, numbers, np.append(before, known_mass)))
+        log_mass, error = log_mean(log_ratio + _log_shares(overlaps, np.append(before, known_mass)))
         if np.allclose(log_mass, before, rtol=0, atol=SAME_MASS):
             break
     cost, log_known = size * NUM_DRAWS, float(np.logaddexp.reduce(known_mass, initial=-np.inf))
@@ -98,7 +102,7 @@ def weigh(
         again = np.flatnonzero(doubtful(Masses(log_mass, error, cost, log_known).log_share, error))
     if len(again):
         log_ratio, position = _log_ratios(target, [peaks[k] for k in again.tolist()], rng, MANY_DRAWS)
-        shares = _log_shares(library, position, again, np.append(log_mass, known_mass))
+        shares = _log_shares(_overlaps(library, position, again, guess), np.append(log_mass, known_mass))
         log_mass[again], error[again] = log_mean(log_ratio + shares)
         cost += len(again) * MANY_DRAWS
     unseen = ~np.isfinite(log_mass)  # not one draw inside the support
@@ -128,27 +132,43 @@ def _log_det(peak: Peak) -> float:
     return float(np.sum(np.log(peak.scale if peak.scale.ndim == 1 else np.diagonal(peak.scale))))
 
 
-def _log_shares(
+class Overlap(NamedTuple):
+    """The charts that have a share of the draws of one chart, itself first, and their log densities there."""
+
+    charts: Int[np.ndarray, " few"]
+    height: Float[np.ndarray, "few n"]
+
+
+def _overlaps(
     library: ModeLibrary,
     position: Float[np.ndarray, "some n dim"],
     numbers: Int[np.ndarray, " some"],
-    log_mass: Float[np.ndarray, " size"],
-) -> Float[np.ndarray, "some n"]:
-    """log r_k at the draws of some charts k, a few at a time: memory grows with the modes, not their square."""
-    some, num, dim = position.shape
-    size = len(log_mass)
-    charts = max(1, MOST_NUMBERS // (size * num))
-    log_share = np.empty((some, num))
-    for first in range(0, some, charts):
-        rows = position[first : first + charts]
-        heights = log_components_of(library, rows.reshape(-1, dim)).reshape(size, len(rows), num)
-        heights += (log_mass - np.asarray(library.log_weight)[:size])[:, None, None]
-        mine = np.arange(len(rows))
-        top = heights.max(axis=0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = heights[numbers[first + mine], mine] - top - np.log(np.sum(np.exp(heights - top), axis=0))
-        log_share[first : first + charts] = np.where(np.isnan(share), -np.inf, share)
-    return log_share
+    guess: Float[np.ndarray, " size"],
+) -> list[Overlap]:
+    """Of the draws of some charts. Which charts overlap is judged by a few of the draws, with equal log masses and with
+    those that are guessed: of hundreds of modes only neighbours do."""
+    dim, found = position.shape[2], []
+    for k, draws in zip(numbers.tolist(), position, strict=True):
+        probes = draws[:: max(1, len(draws) // PROBES)]
+        heights = log_components_of(library, probes)
+        apart = np.max(heights - heights[k], axis=1)
+        near = np.maximum(apart, apart + guess - guess[k]) > -NEGLIGIBLE
+        near[k] = False
+        charts = np.append(k, np.flatnonzero(near))
+        weight = np.asarray(library.log_weight)[charts]
+        found.append(Overlap(charts, log_components_of(library, draws.reshape(-1, dim), charts) - weight[:, None]))
+    return found
+
+
+def _log_shares(overlaps: Sequence[Overlap], log_mass: Float[np.ndarray, " size"]) -> Float[np.ndarray, "some n"]:
+    """log r_k at the draws of each chart k."""
+    shares = []
+    for charts, height in overlaps:
+        heights = height + log_mass[charts][:, None]
+        with np.errstate(invalid="ignore"):
+            share = heights[0] - np.logaddexp.reduce(heights, axis=0)
+        shares.append(np.where(np.isnan(share), -np.inf, share))
+    return np.stack(shares)
 
 
 def _draws(rng: np.random.Generator, size: int, num: int, dim: int) -> Float[np.ndarray, "size n dim"]:
