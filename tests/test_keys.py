@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from whmc.keys import Stream, stream_key
+from whmc.keys import Stream, child, stream_key
 
 SOURCE = Path(__file__).parent.parent / "src" / "whmc"
 
@@ -57,6 +57,17 @@ def test_all_keys_of_a_run_are_different():
     keys = np.concatenate([all_keys(lambda stream, seed=seed: stream_key(seed, stream)) for seed in (0, 1)])
     assert len(keys) > 100_000
     assert num_reused(keys) == 0
+
+
+def test_keys_that_the_host_derives_are_different():
+    """Three levels of children of every stream: finders, batches and uses of a search have as many."""
+    level = [stream_key(seed, stream) for seed in (0, 1) for stream in Stream]
+    found = list(level)
+    for _ in range(3):
+        level = [child(key, n) for key in level for n in range(4)]
+        found += level
+    data = {tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in found}
+    assert len(data) == len(found) > 1000
 
 
 def test_chains_that_start_from_the_seed_itself_would_share_keys_with_the_streams():

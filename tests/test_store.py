@@ -558,3 +558,23 @@ def test_sigkill_at_random_moments(tmp_path, mode, trials):
             process.wait()
         subprocess.run([*arguments, str(folder), mode], check=True)
         assert same(whmc.load(folder), whole), trial
+
+
+def test_a_checkpoint_that_is_renamed_while_it_is_looked_for_is_not_damage(stored, monkeypatch):
+    """As when a run that is still going is loaded: warnings are errors here."""
+    exists = type(stored).exists
+
+    def still_there(path, **settings):
+        return path.name == "checkpoint.new" or exists(path, **settings)
+
+    monkeypatch.setattr(type(stored), "exists", still_there)
+    whmc.load(stored, TARGET)
+
+
+def test_a_density_that_fails_before_the_run_leaves_no_folder(tmp_path):
+    def fails(x):
+        raise RuntimeError("not today")
+
+    with pytest.raises(RuntimeError, match="not today"):
+        whmc.sample(make_target(logdensity=fails), store=tmp_path / "run", **SETTINGS)
+    assert not (tmp_path / "run").exists()
