@@ -152,7 +152,7 @@ def _overlaps(
         probes = draws[:: max(1, len(draws) // PROBES)]
         heights = log_components_of(library, probes)
         apart = np.max(heights - heights[k], axis=1)
-        near = np.maximum(apart, apart + guess - guess[k]) > -NEGLIGIBLE
+        near = np.fmax(apart, apart + guess - guess[k]) > -NEGLIGIBLE
         near[k] = False
         charts = np.append(k, np.flatnonzero(near))
         weight = np.asarray(library.log_weight)[charts]
