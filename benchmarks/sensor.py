@@ -1,7 +1,7 @@
 """The 8+3 sensor network with unknown modes: error of the mean against wall seconds, beside two peers.
 
 REM: relative error of the mean, |mean - reference|_1 / |reference|_1. Seconds count from the start of a fresh process,
-imports, search, compilation and warm-up included. A user with 20 s asks for fewer draws than one with 45 s, and the
+imports, search, compilation and warm-up included. A user with 10 s asks for fewer draws than one with 45 s, and the
 warm-up is a tenth of the draws, so there are two runs of ours for each seed. Figure of merit: 1 / (REM² seconds), ours
 at 45 s. Peers start in the same box: BlackJAX's adaptive tempered SMC with HMC moves, and a parallel tempering with
 HMC moves.
@@ -31,8 +31,8 @@ from whmc.testing.sensor import sensor_data, sensor_network
 
 IMPORTED = time.time()
 LOW, WIDTH = -0.3, 1.5
-CURVE = (15, 20, 25, 30, 45)
-SHORT = (15, 20)  # of the curve, from the run with fewer draws
+CURVE = (10, 15, 20, 30, 45)
+SHORT = (10, 15)  # of the curve, from the run with fewer draws
 FACTS = sensor_data()["reference"]
 REFERENCE = np.array(FACTS["recommended_mean"])
 FLOOR = np.sqrt(2 / np.pi) * np.sum(FACTS["mean_se"]) / np.abs(REFERENCE).sum()  # E|error| = sqrt(2/pi) se
@@ -252,7 +252,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--draws", type=int, default=70000, help="of each of our 16 chains: enough to last 45 s in all")
-    parser.add_argument("--short", type=int, default=9000, help="the same for 20 s")
+    parser.add_argument("--short", type=int, default=6000, help="the same for 10 s")
     parser.add_argument("--budget", type=float, default=26.0, help="seconds for parallel tempering")
     parser.add_argument("--out", type=Path, help="JSON of all measurements")
     parser.add_argument("--one", type=int, help="only this seed, in this process, as a line of JSON")
@@ -287,11 +287,11 @@ def main():
     rows = table["whmc"]
     at = {t: np.median([row["curve"][str(t)] for row in rows]) for t in CURVE}
     missed = {
-        f"median REM at 20 s {at[20]:.4f}, above .002": at[20] > 0.002,
+        f"median REM at 10 s {at[10]:.4f}, above .002": at[10] > 0.002,
         f"median REM at 45 s {at[45]:.4f}, above .001": at[45] > 0.001,
         "minor mode outside .107 ± .01": any(abs(row["minor"] - 0.107) > 0.01 for row in rows),
         "log evidence more than .05 from -14.37": any(abs(row["log evidence"] + 14.37) > 0.05 for row in rows),
-        f"figure of merit {ratio:.1f} times the best peer's, below 10": not ratio >= 10,
+        f"figure of merit {ratio:.1f} times the best peer's, below 20": not ratio >= 20,
     }
     print("\n".join(what for what, miss in missed.items() if miss) or "all promises kept")
     return 1 if any(missed.values()) else 0

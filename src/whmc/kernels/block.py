@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, place_all
+from whmc.kernels.base import AbstractKernel, ChainState
 from whmc.kernels.cycle import Cycle, moves
 from whmc.kernels.flight import Fleet, Rows, state_packing, told
 from whmc.kernels.packing import Packed, Packing, put
@@ -101,11 +101,11 @@ def move_chains(
     active: Bool[np.ndarray, " chains"],
     update_waits: bool,
 ) -> tuple[ChainState, Packed, Int[np.ndarray, " chains"]]:
-    """`compute_block` of chains in any states, seen from this library; their new states in NumPy."""
+    """`compute_block` of chains whose states belong to this library; their new states in NumPy."""
     packing = state_packing(library, len(active))
-    here = place_all(np.asarray(states.position), np.asarray(states.logdensity), np.asarray(states.score), library)
     flags = np.asarray(num_steps), np.asarray(active), np.asarray(update_waits)
-    ends, rows, made = compute_block(kernel, target, library, packing.pack(here), noise, *flags)
+    rows = packing.pack(jax.tree.map(np.asarray, states))
+    ends, rows, made = compute_block(kernel, target, library, rows, noise, *flags)
     return packing.unpack([np.asarray(row) for row in ends]), rows, np.asarray(made)
 
 

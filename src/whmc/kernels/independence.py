@@ -8,7 +8,8 @@ from jaxtyping import Array, Bool, Float
 
 from whmc._pytree import pytree
 from whmc.kernels.base import ChainState, StepInfo
-from whmc.kernels.flight import LANDING, AbstractFlight, Leg, Schedule
+from whmc.kernels.flight import AbstractFlight
+from whmc.kernels.leg import LANDING, Leg, Schedule
 from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture

@@ -5,8 +5,9 @@ from jaxtyping import Array, Float, Int
 
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
-from whmc.kernels.flight import AbstractFlight, Leg, Schedule
+from whmc.kernels.flight import AbstractFlight
 from whmc.kernels.leapfrog import Motion
+from whmc.kernels.leg import Leg, Schedule
 from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary, row
 from whmc.target.target import Target

@@ -8,8 +8,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, place
-from whmc.kernels.flight import LANDING, AbstractFlight, Leg, Schedule
+from whmc.kernels.flight import AbstractFlight
 from whmc.kernels.leapfrog import Motion, turn
+from whmc.kernels.leg import LANDING, Leg, Schedule
 from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary, apply, row
 from whmc.modes.mixture import log_components, log_responsibility, pick, pick_weight

@@ -69,6 +69,19 @@ class Chains:
         rows = jax.tree.map(np.asarray, states)
         return cls(tuple(jax.tree.map(lambda part, n=n: part[n], rows) for n in numbers), made)
 
+    def seen_from(self, library: ModeLibrary) -> "Chains":
+        """The chains where they are, in states that belong to this library."""
+
+        def placed(states: ChainState) -> ChainState:
+            return place_all(states.position, states.logdensity, states.score, library)
+
+        return Chains(tuple(map(placed, self.groups)), self.made)
+
+    @property
+    def capacity(self) -> int:
+        """That of the library which the states belong to."""
+        return self.groups[0].log_components.shape[1]
+
     @property
     def states(self) -> ChainState:
         """Of all chains, in NumPy arrays."""
@@ -158,6 +171,8 @@ class Mover:
     ) -> Block:
         """One block of the active chains, of all unless told, each group in a thread. It does not wait for the block.
 
+        The chains belong to the library: `hand_over` gives them to another. They do not change hands between blocks:
+        what is computed anew may differ in the last digit, and a run must not hang on where it is cut.
         after: goes on where this block of all chains ends, which may still be computed.
         """
         running = np.ones(chains.num, bool) if active is None else active
@@ -165,11 +180,8 @@ class Mover:
         first = chains.made if after is None else after.first + after.num_steps
         groups = chains.groups if after is None else after.moved
         move = partial(self._move, task, first, chains.block_length, _settings())
-        moved = [_threads().submit(move, 0, groups[0])]
-        if after is None and chains.groups[0].log_components.shape[1] != library.capacity:
-            moved[0].result()  # it is compiled for a new shape: once, not in every thread
-        moved += [_threads().submit(move, number, group) for number, group in enumerate(groups) if number]
-        return Block(first, num_steps, kernel, tuple(moved))
+        moved = tuple(_threads().submit(move, number, group) for number, group in enumerate(groups))
+        return Block(first, num_steps, kernel, moved)
 
     def _move(
         self,
@@ -190,6 +202,14 @@ class Mover:
             states = group.result().states if isinstance(group, Future) else group
             numbers = task.num_steps, task.active[here] & (mine < len(first)), task.update_waits
             return Moved(*move_chains(task.kernel, self.target, task.library, states, noise, *numbers))
+
+    def hand_over(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> Chains:
+        """The chains in states that belong to this library. What a larger one needs is compiled here, and not in the
+        thread of each group."""
+        before, chains = chains.capacity, chains.seen_from(library)
+        if before != library.capacity:
+            self.compile(chains, kernel, library)
+        return chains
 
     def compile(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> None:
         """Makes no steps at all: what is left of the call is the compilation."""

@@ -76,6 +76,7 @@ def find_and_start(state: RunState, target: Target, progress: Progress) -> RunSt
     # a run that goes on looking may find the second mode later: it needs the jump from the start
     kernel = inputs.kernel or default_kernel(max(2, library.size) if looking else library.size)
     warmup = warming.begin(arrays(kernel), library, fixed=inputs.kernel is not None)
+    chains = chains.seen_from(warmup.library)
     search = ongoing.begin(target, warmup.library, report, plan.max_modes) if looking else None
     seconds = Timings(prepare=time.perf_counter() - began)
     state = state.at(chains=chains).charged(seconds=seconds, num_failed=num_failed)
@@ -114,9 +115,10 @@ def warm_up(state: RunState, target: Target, progress: Progress) -> RunState:
         state = state.charged(Gradients(warmup=cost.num_gradients), num_failed=cost.num_failed)
         traces.append(trace)
     warmup, draws = warming.learn(learned.warmup, trials, traces, split=done == len(lengths) - 2)
-    state = state.at(chains=chains).with_learned(warmup=warmup, rounds=done + 1)
+    state = state.with_learned(warmup=warmup, rounds=done + 1)
     if isinstance(learned.ongoing, OngoingSearch) and done < len(lengths) - 1:  # the last round tunes what is frozen
         state = _look(state, learned.ongoing, target, draws, (done + 1) / (len(lengths) - 1))
+    state = state.at(chains=mover.hand_over(chains, state.newest.kernel, state.newest.library))
     return state.charged(seconds=Timings(warmup=time.perf_counter() - began))
 
 

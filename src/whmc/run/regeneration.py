@@ -159,7 +159,8 @@ def _block(
     """One block of the chains that have version v, their draws written down; and which stopped for an update."""
     version, adaptation = state.knowledge.versions[v], _adaptation(state)
     waits = v < len(state.knowledge.versions) - 1
-    block = mover.dispatch(state.chains, version.kernel, version.library, num_steps, active=mine, update_waits=waits)
+    chains = mover.hand_over(state.chains, version.kernel, version.library)
+    block = mover.dispatch(chains, version.kernel, version.library, num_steps, active=mine, update_waits=waits)
     trace, made = jax.tree.map(np.asarray, block.trace), np.asarray(block.made)
     ran = np.arange(state.chains.block_length)[:, None] < made
     flags = regenerated(trace.info) & ran
