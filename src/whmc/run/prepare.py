@@ -72,11 +72,10 @@ def find_and_start(state: RunState, target: Target, progress: Progress) -> RunSt
     began = time.perf_counter()
     looking = plan.adaptive or ongoing.wanted(report)
     library = with_room(library, looking)
-    chains, num_failed = mover_of(state, target).start(library, _positions(plan, inputs, library, report))
     # a run that goes on looking may find the second mode later: it needs the jump from the start
     kernel = inputs.kernel or default_kernel(max(2, library.size) if looking else library.size)
     warmup = warming.begin(arrays(kernel), library, fixed=inputs.kernel is not None)
-    chains = chains.seen_from(warmup.library)
+    chains, num_failed = mover_of(state, target).start(warmup.library, _positions(plan, inputs, library, report))
     search = ongoing.begin(target, warmup.library, report, plan.max_modes) if looking else None
     seconds = Timings(prepare=time.perf_counter() - began)
     state = state.at(chains=chains).charged(seconds=seconds, num_failed=num_failed)

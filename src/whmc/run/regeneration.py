@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, make_state, place_all
+from whmc.kernels.base import AbstractKernel, ChainState, make_state
 from whmc.kernels.block import Trace, regenerated
 from whmc.kernels.cycle import moves
 from whmc.kernels.independence import AbstractIndependence, Independence
@@ -195,8 +195,7 @@ def _restart(state: RunState, target: Target, log: DrawLog, stopped: Bool[np.nda
     taken = stopped & np.asarray(drawn.drawn)
     if not taken.any():
         return state
-    before = chains.states
-    before = place_all(before.position, before.logdensity, before.score, library)  # the library may have grown
+    before = chains.seen_from(library).states  # the library may have grown
     states = jax.tree.map(
         lambda new, old: np.where(taken.reshape(-1, *[1] * (old.ndim - 1)), new, old), drawn.states, before
     )
