@@ -59,7 +59,7 @@ def test_weights_come_from_acceptance_even_of_modes_never_entered():
     label = np.concatenate([label, np.full(40, 2)])
     proposed = rng.choice(3, label.size)
     acceptance = np.minimum(1, truth[proposed] / truth[label])
-    log_weight = tune_weights(np.log([0.01, 0.01, 0.98]), label, proposed, acceptance)
+    log_weight = tune_weights(np.log([0.01, 0.01, 0.98]), np.arange(3), label, proposed, acceptance)
     np.testing.assert_allclose(np.exp(log_weight), truth, atol=0.03)
 
 
@@ -67,9 +67,34 @@ def test_a_chart_of_no_weight_at_all_keeps_the_weights_finite():
     """A location far from everything weighs exp(-5000), which is nought: the others are weighed as if it were not."""
     label, proposed = np.array([0, 0, 1, 1] * 50), np.array([1, 2, 0, 2] * 50)
     acceptance = np.where(proposed == 2, 0.0, 0.5)
-    log_weight = tune_weights(np.array([0.0, -1.0, -5000.0]), label, proposed, acceptance)
+    log_weight = tune_weights(np.array([0.0, -1.0, -5000.0]), np.arange(3), label, proposed, acceptance)
     assert np.all(np.isfinite(log_weight))
     assert np.exp(log_weight[2]) < 0.02 and abs(log_weight[0] - log_weight[1]) < 0.1
+
+
+def test_charts_of_one_mode_share_what_the_flows_give_it():
+    """The balance is that of modes: a mode of two charts, .1 and .3 of it, weighs what one chart in its place would."""
+    label, proposed = np.array([0, 1, 2, 2] * 50), np.array([2, 2, 0, 1] * 50)
+    acceptance = np.where(label == 2, 0.3, 0.6)
+    log_weight = tune_weights(np.log([0.1, 0.3, 0.6]), np.array([0, 0, 1]), label, proposed, acceptance)
+    moved = np.array([0, 0, 1])
+    one = tune_weights(np.log([0.4, 0.6]), np.arange(2), moved[label], moved[proposed], acceptance)
+    np.testing.assert_allclose(np.exp(log_weight), np.exp(one)[moved] * [0.25, 0.75, 1.0])
+
+
+def library_of(shapes, **changes):
+    return ModeLibrary.from_charts(shapes.location, shapes.scale, **changes)
+
+
+def test_the_home_of_a_mode_is_fitted_to_all_its_draws_and_the_others_stay():
+    rng = np.random.default_rng(2)
+    x = np.concatenate([rng.standard_normal((400, 2)) - 2, rng.standard_normal((400, 2)) + 2])
+    start = ChartShapes(np.array([[0.0, 0.0], [-2.0, -2.0], [2.0, 2.0]]), np.tile(np.eye(2), (3, 1, 1)))
+    logdensity = np.logaddexp(-0.5 * np.sum((x + 2) ** 2, axis=1), -0.5 * np.sum((x - 2) ** 2, axis=1))
+    learned = fit_charts(start, library_of(start, mode=[0, 0, 0]), x, logdensity, np.repeat([1, 2], 400))
+    np.testing.assert_array_equal(learned.location[1:], start.location[1:])
+    np.testing.assert_array_equal(learned.scale[1:], start.scale[1:])
+    assert np.trace(learned.scale[0] @ learned.scale[0].T) > 5  # 10 in all: 1 + 4 in each direction
 
 
 def _draws(n, dim, rng):
@@ -84,10 +109,10 @@ def test_right_curvature_is_kept_wrong_curvature_is_replaced():
     factor, x, logdensity = _draws(n, dim, rng)
     label = np.zeros(n, int)
     right = ChartShapes(np.zeros((1, dim)), factor[None])
-    kept = fit_charts(right, x, logdensity, label)
+    kept = fit_charts(right, library_of(right), x, logdensity, label)
     np.testing.assert_array_equal(kept.scale, right.scale)
     wrong = ChartShapes(np.full((1, dim), 2.0), 3 * np.eye(dim)[None])
-    learned = fit_charts(wrong, x, logdensity, label)
+    learned = fit_charts(wrong, library_of(wrong), x, logdensity, label)
     covariance = learned.scale[0] @ learned.scale[0].T
     assert np.linalg.norm(covariance - factor @ factor.T) < 0.35 * np.linalg.norm(factor @ factor.T)
     np.testing.assert_allclose(learned.location[0], 0.0, atol=0.3)
@@ -98,7 +123,7 @@ def test_few_draws_are_shrunk_and_none_change_nothing():
     dim = 30
     factor, x, logdensity = _draws(100, dim, rng)
     start = ChartShapes(np.zeros((2, dim)), np.stack([factor * 1.3, factor]))
-    learned = fit_charts(start, x, logdensity, np.zeros(100, int))
+    learned = fit_charts(start, library_of(start), x, logdensity, np.zeros(100, int))
     assert np.all(np.isfinite(learned.scale))
     np.testing.assert_array_equal(learned.scale[1], factor)
     # a hundred draws in thirty dimensions tell the size, though hardly the shape

@@ -42,7 +42,7 @@ def test_a_step_that_is_right_stays_as_long_as_it_is_under_a_student_base():
     lengths = []
     for _ in range(6):
         trials = warming.plan_round(state, 200)
-        state, _ = warming.learn(state, trials, [heavy_trace(rng, 0.8)], split=False)
+        state, _ = warming.learn(state, trials, [heavy_trace(rng, 0.8)], left=4)
         scale = float(np.exp(np.mean(np.log(np.diagonal(state.library.charts().scale[0])))))
         lengths.append(float(state.library.charts().step_size[0]) * scale)
     assert float(state.library.dof) < 10  # the base is a Student-t

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int
 
+from whmc.estimate.effective import effective_draws_of_mean
 from whmc.estimate.evidence import Evidence
 from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import FEWEST, Tours
@@ -205,6 +206,40 @@ def far_draws(share: float) -> list[Alarm]:
             share,
             f"{share:.1%} of the draws lie far outside every chart, where the charts do not describe the target",
             "Increase warmup=, or search again with finder=Tempered()",
+        )
+    ]
+
+
+TAIL = 0.005
+FEWEST_VISITS = 10
+STICKY = 3.5
+"""Share of the draws, those with the largest w, that is looked at; visits that are enough to know it; and how far log w
+is above log Z where chains stay for long. In trials on bent modes and on wide shoulders a tenth of the runs were wrong
+by five to ten standard errors, and all of these had fewer visits."""
+
+
+def tails_rare(log_ratio: Float[np.ndarray, "chains draws"], log_evidence: float) -> list[Alarm]:
+    """Places that the charts do not cover, entered only a few times.
+
+    Of the proposals of an independence move at most Z/w are accepted at a draw of weight w = pi/q. Where that is little
+    a chain stays for long, so it must enter seldom: neither R-hat nor effective draws of bulk statistics show it. The
+    tail of w counts for p times the effective draws of its indicator.
+    """
+    edge = float(np.quantile(log_ratio, 1 - TAIL))
+    beyond = (log_ratio > edge).astype(float)
+    if log_ratio.shape[1] < 4 or not np.isfinite(edge) or not edge - log_evidence > STICKY or not beyond.any():
+        return []
+    visits = float(beyond.mean() * min(effective_draws_of_mean(beyond), beyond.size))
+    if not visits < FEWEST_VISITS:
+        return []
+    return [
+        Alarm(
+            "tails visited rarely",
+            visits,
+            f"{TAIL:.1%} of the draws lie where the charts hardly reach, and chains went there about "
+            f"{max(visits, 1):.0f} times in all: variances and extremes may be off by more than their errors",
+            f"Increase draws= by a factor of about {np.ceil(FEWEST_VISITS / max(visits, 1)):.0f}, and warmup= so that "
+            "charts reach further",
         )
     ]
 

@@ -29,6 +29,7 @@ def diagnose(result: "Result") -> tuple[Alarm, ...]:
         *alarms.chains_behind(result.num_behind, chains),
         *alarms.stopped_early(draws, result.num_asked),
         *alarms.far_draws(_far_share(result)),
+        *alarms.tails_rare(result.logdensity - result.log_mixture, result.log_evidence),
         *alarms.few_tours(result.tours),
         *alarms.mixing(_watched(result), (chains, draws)),
         *alarms.evidence_uncertain(result.evidence),

@@ -24,6 +24,10 @@ banana-shaped draws that gains .1 to .2 nats a draw over the one start."""
 RIDGE = 1e-6
 """Added to every variance, relative to the variance of all draws: no component shrinks to a point."""
 
+PSEUDO_DRAWS = 1.0
+"""Draws of the mean covariance within components that every component is credited with, for each dimension. A component
+of few draws then borrows its shape from the others; one of many keeps its own."""
+
 
 @dataclasses.dataclass(frozen=True)
 class GaussianMixture:
@@ -38,9 +42,9 @@ class GaussianMixture:
         constant = 0.5 * draws.shape[1] * np.log(2 * np.pi)
         columns = []
         for weight, mean, factor in zip(self.weight, self.mean, self.factor, strict=True):
-            z = np.linalg.solve(factor, (draws - mean).T)
+            z = (draws - mean) @ np.linalg.inv(factor).T
             log_det = np.sum(np.log(np.diagonal(factor)))
-            columns.append(np.log(weight) - log_det - 0.5 * np.sum(z**2, axis=0) - constant)
+            columns.append(np.log(weight) - log_det - 0.5 * np.einsum("nd,nd->n", z, z) - constant)
         return np.stack(columns, axis=1)
 
     def log_density(self, draws: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
@@ -57,9 +61,22 @@ def fit_gaussian_mixture(draws: Float[np.ndarray, "n dim"], size: int) -> Gaussi
     z = (draws - centre) / sd
     rng = np.random.default_rng(0)
     starts = [_far_apart(z, size)] + [_spread_at_random(z, size, rng) for _ in range(RANDOM_STARTS if size > 1 else 0)]
-    trials = [_climb(z, _from_seeds(z, seeds), TRIAL_EM_STEPS) for seeds in starts]
-    best = _climb(z, max(trials, key=lambda fit: fit.log_density(z).mean()), MAX_EM_STEPS)
+    trials = [climb(_from_seeds(z, seeds), z, TRIAL_EM_STEPS) for seeds in starts]
+    best = climb(max(trials, key=lambda fit: fit.log_density(z).mean()), z)
     return GaussianMixture(best.weight, centre + sd * best.mean, sd[:, None] * best.factor)
+
+
+def climb(
+    mixture: GaussianMixture, draws: Float[np.ndarray, "n dim"], max_steps: int = MAX_EM_STEPS
+) -> GaussianMixture:
+    """EM from a mixture until a step gains next to nothing."""
+    height = -np.inf
+    for _ in range(max_steps):
+        before = height
+        mixture, height = em_step(mixture, draws)
+        if height < before + LEAST_EM_GAIN:
+            break
+    return mixture
 
 
 def em_step(mixture: GaussianMixture, draws: Float[np.ndarray, "n dim"]) -> tuple[GaussianMixture, float]:
@@ -73,26 +90,22 @@ def em_step(mixture: GaussianMixture, draws: Float[np.ndarray, "n dim"]) -> tupl
 
 
 def weighted_moments(draws: Float[np.ndarray, "n dim"], share: Float[np.ndarray, "n size"]) -> GaussianMixture:
-    """Gaussians with the moments of the draws, where component k counts draw n `share[n, k]` times."""
+    """Gaussians with the moments of the draws, where component k counts draw n `share[n, k]` times.
+
+    With S_k the scatter of component k and W = Σ S_k / n, its covariance is (S_k + a W) / (n_k + a): the most probable
+    one if, beforehand, W was as good as seen in a = `PSEUDO_DRAWS` D draws.
+    """
     total = share.sum(axis=0) + 1e-12
     mean = (share.T @ draws) / total[:, None]
+    scatter = np.stack([_scatter(draws - m, s) for s, m in zip(share.T, mean, strict=True)])
+    within, credit = scatter.sum(axis=0) / total.sum(), PSEUDO_DRAWS * draws.shape[1]
     ridge = RIDGE * np.diag(draws.var(axis=0) + np.finfo(float).tiny)
-    factor = [
-        np.linalg.cholesky((s[:, None] * (draws - m)).T @ (draws - m) / t + ridge)
-        for s, m, t in zip(share.T, mean, total, strict=True)
-    ]
-    return GaussianMixture(total / total.sum(), mean, np.array(factor))
+    covariance = (scatter + credit * within) / (total + credit)[:, None, None] + ridge
+    return GaussianMixture(total / total.sum(), mean, np.linalg.cholesky(covariance))
 
 
-def _climb(z: Float[np.ndarray, "n dim"], mixture: GaussianMixture, max_steps: int) -> GaussianMixture:
-    """EM until a step gains next to nothing."""
-    height = -np.inf
-    for _ in range(max_steps):
-        before = height
-        mixture, height = em_step(mixture, z)
-        if height < before + LEAST_EM_GAIN:
-            break
-    return mixture
+def _scatter(shift: Float[np.ndarray, "n dim"], share: Float[np.ndarray, " n"]) -> Float[np.ndarray, "dim dim"]:
+    return (share[:, None] * shift).T @ shift
 
 
 def _from_seeds(z: Float[np.ndarray, "n dim"], seeds: Int[np.ndarray, " size"]) -> GaussianMixture:

@@ -4,7 +4,8 @@ Chart k has a location mu_k, a scale L_k (Sigma_k = L_k L_k^T), a weight omega_k
 position of theta in chart k is z = L_k^{-1} (theta - mu_k). Unused places have log_weight -inf, so a
 fuller library is new data and never a new shape until the capacity doubles.
 
-A mode has one chart, or several where it is bent: `mode` says which mode a chart belongs to.
+A mode has one chart, or several where it is bent: `mode` says which mode a chart belongs to. The first chart of a mode
+is its home: the one Gaussian of the whole mode. The others tell its shape.
 """
 
 from typing import NamedTuple
@@ -170,6 +171,11 @@ class ModeLibrary:
     def mode_of(self) -> Int[np.ndarray, " size"]:
         """The mode of each chart in use. Not under jit."""
         return np.asarray(self.mode)[: self.size]
+
+    @property
+    def home_of(self) -> Int[np.ndarray, " size"]:
+        """The home of each chart in use: the first chart of its mode. Not under jit."""
+        return np.unique(self.mode_of, return_index=True)[1][self.mode_of]
 
     @property
     def num_modes(self) -> int:

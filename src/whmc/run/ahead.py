@@ -13,7 +13,7 @@ import numpy as np
 from whmc.kernels.base import place_all
 from whmc.kernels.settings import arrays, default_kernel
 from whmc.modes.library import ModeLibrary
-from whmc.modes.refine import room_to_split
+from whmc.modes.split import room_to_split
 from whmc.run.chains import Chains, Mover
 from whmc.run.plan import Inputs, Plan
 from whmc.search.masses import chart_library

@@ -113,7 +113,7 @@ def warm_up(state: RunState, target: Target, progress: Progress) -> RunState:
         cost, made = cost_of(trace), made + trial.num_steps
         state = state.charged(Gradients(warmup=cost.num_gradients), num_failed=cost.num_failed)
         traces.append(trace)
-    warmup, draws = warming.learn(learned.warmup, trials, traces, split=done == len(lengths) - 2)
+    warmup, draws = warming.learn(learned.warmup, trials, traces, len(lengths) - 1 - done)
     state = state.with_learned(warmup=warmup, rounds=done + 1)
     if isinstance(learned.ongoing, OngoingSearch) and done < len(lengths) - 1:  # the last round tunes what is frozen
         state = _look(state, learned.ongoing, target, draws, (done + 1) / (len(lengths) - 1))
@@ -129,9 +129,9 @@ def _look(state: RunState, search: OngoingSearch, target: Target, draws: Draws, 
     """More modes: a single look where the search has all the run before it, else as many as this share allows."""
     warmup, stream = state.knowledge.warmup, stream_key(state.plan.seed, Stream.ONGOING_SEARCH)
     if state.plan.adaptive:
-        found, library = ongoing.look(search, target, warmup.library, *draws, child(stream, search.looks))
+        found, library = ongoing.look(search, target, warmup.library, *draws.both, child(stream, search.looks))
     else:
-        found, library = ongoing.look_on(search, target, warmup.library, *draws, stream, share)
+        found, library = ongoing.look_on(search, target, warmup.library, *draws.both, stream, share)
     spent = found.num_gradients - search.num_gradients
     state = state.with_learned(ongoing=found, warmup=warming.adopt(warmup, library))
     return state.charged(Gradients(search=spent))

@@ -260,7 +260,7 @@ def _by_visits(state: RunState, log: DrawLog) -> ModeLibrary:
     )
     log_weight, step_size = library.charts().log_weight, library.charts().step_size
     visits = np.bincount(label, minlength=library.size) + PSEUDO_VISITS * library.size * np.exp(log_weight)
-    shapes = fit_charts(ChartShapes.of(library), position, logdensity, label)
+    shapes = fit_charts(ChartShapes.of(library), library, position, logdensity, label)
     weighed = library.with_charts(shapes.location, shapes.scale, log_weight=np.log(visits), step_size=step_size)
     return with_best_dof(weighed, position)
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SCHEMA = 2
+SCHEMA = 3
 MAGIC = b"whmc"
 
 CLASSES = {
@@ -25,6 +25,7 @@ CLASSES = {
     "ChainState": "whmc.kernels.base",
     "ChartShapes": "whmc.warmup.charts",
     "Cycle": "whmc.kernels.cycle",
+    "Draws": "whmc.warmup.warmup",
     "Evidence": "whmc.estimate.evidence",
     "Fold": "whmc.target.folding",
     "GibbsWormhole": "whmc.kernels.wormhole",

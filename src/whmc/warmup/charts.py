@@ -24,20 +24,26 @@ class ChartShapes:
 
 def fit_charts(
     curvature: ChartShapes,
+    library: ModeLibrary,
     position: Float[np.ndarray, "n dim"],
     logdensity: Float[np.ndarray, " n"],
     label: Int[np.ndarray, " n"],
 ) -> ChartShapes:
-    """Each chart from the moments of its label's draws, as far as that makes w = pi/q flatter than the curvature does.
+    """Each chart from the moments of its mode's draws, as far as that makes w = pi/q flatter than the curvature does.
 
-    Jumps are accepted with ratios of w. So moments are fitted to one half of a label's draws at several degrees of
+    Jumps are accepted with ratios of w. So moments are fitted to one half of a mode's draws at several degrees of
     shrinking towards the curvature, and the degree is kept whose log w varies least over the other half: draws that are
     few, or a mode that is Gaussian, keep the curvature; skewed, flat and heavy modes get their moments.
+
+    A mode with several charts has its home fitted so; the others stay as they are in the library.
     """
-    location, scale = curvature.location.copy(), curvature.scale.copy()
-    for k in range(len(location)):
-        mine = np.flatnonzero(label == k)
+    now, homes = ChartShapes.of(library), np.unique(library.home_of)
+    location, scale = now.location, now.scale
+    home = library.home_of[label]
+    for k in homes.tolist():
+        mine = np.flatnonzero(home == k)
         if len(mine) < 8:
+            location[k], scale[k] = curvature.location[k], curvature.scale[k]
             continue
         fit, held = mine[::2], mine[1::2]
         scores = [

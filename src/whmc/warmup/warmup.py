@@ -15,7 +15,8 @@ from whmc.kernels.settings import infos, with_settings
 from whmc.kernels.wormhole import Wormhole
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
-from whmc.modes.refine import merge_duplicates, split_charts, with_best_dof, with_gaussian_base
+from whmc.modes.refine import merge_duplicates, with_best_dof, with_gaussian_base
+from whmc.modes.split import fit_mixtures, splittable
 from whmc.warmup.charts import ChartShapes, fit_charts
 from whmc.warmup.step_size import carry_step_sizes, quarter_turn, tune_step_sizes
 from whmc.warmup.throat import LEAST_DIVERSITY, Setting, ThroatSearch
@@ -24,8 +25,32 @@ from whmc.warmup.weights import tune_weights
 FIRST_ROUND = 15
 """Steps of the first round: with 16 chains enough to see whether a step size is far off."""
 
+POOLED_FROM = 2
+"""Rounds before the last from which on draws are pooled: an eighth of the warm-up is over by then, and chains have left
+their starts."""
+
+SPLIT_BEFORE = 1
+"""Rounds before the last after which bent modes get several charts, so that the steps of these are tuned. After the
+last they are only fitted to more draws."""
+
 THRESHOLD_DRAWS = 2000
 """Draws whose median log w becomes the threshold of regenerations: more would not move it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """Positions and log densities, all chains together."""
+
+    position: Float[np.ndarray, "n dim"]
+    logdensity: Float[np.ndarray, " n"]
+
+    @property
+    def both(self) -> tuple[Float[np.ndarray, "n dim"], Float[np.ndarray, " n"]]:
+        return self.position, self.logdensity
+
+    def with_more(self, more: "Draws") -> "Draws":
+        """These draws and others."""
+        return Draws(np.concatenate([self.position, more.position]), np.concatenate([self.logdensity, more.logdensity]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +58,8 @@ class Warmup:
     """Kernel and library as far as they are learned.
 
     curvature: the charts before any draws, towards which learned charts are shrunk. throats: the search for a throat.
-    fixed: whether num_steps and throat stay as the user wrote them.
+    fixed: whether num_steps and throat stay as the user wrote them. pool: draws of the rounds since chains left their
+    starts, as far as charts can be learned from them.
     """
 
     kernel: AbstractKernel
@@ -41,13 +67,7 @@ class Warmup:
     curvature: ChartShapes
     throats: ThroatSearch = ThroatSearch()
     fixed: bool = False
-
-
-class Draws(NamedTuple):
-    """Positions and log densities, all chains together."""
-
-    position: Float[np.ndarray, "n dim"]
-    logdensity: Float[np.ndarray, " n"]
+    pool: Draws | None = None
 
 
 def begin(kernel: AbstractKernel, library: ModeLibrary, *, fixed: bool) -> Warmup:
@@ -94,11 +114,8 @@ def plan_round(warmup: Warmup, num_steps: int) -> list[Trial]:
     ]
 
 
-def learn(warmup: Warmup, trials: list[Trial], traces: list[Trace], *, split: bool) -> tuple[Warmup, Draws]:
-    """All tuning after a round, and the round's draws.
-
-    split: also give bent modes several charts; in one round only, with the next to learn their weights.
-    """
+def learn(warmup: Warmup, trials: list[Trial], traces: list[Trace], left: int) -> tuple[Warmup, Draws]:
+    """All tuning after a round which so many others follow, and the round's draws."""
     acceptance = {
         trial.setting: _jump_acceptance(trial.kernel, trace)
         for trial, trace in zip(trials, traces, strict=True)
@@ -107,8 +124,16 @@ def learn(warmup: Warmup, trials: list[Trial], traces: list[Trace], *, split: bo
     trace = jax.tree.map(lambda *parts: np.concatenate(parts), *traces)
     draws = Draws(trace.position.reshape(-1, warmup.library.dim), trace.logdensity.ravel())
     throats = dataclasses.replace(warmup.throats, acceptance=acceptance)
-    tuned = _tune(dataclasses.replace(warmup, throats=throats), trace)
-    return _split(tuned, trace) if split else tuned, draws
+    pool = _pool(warmup, draws, left)
+    tuned = _tune(dataclasses.replace(warmup, throats=throats, pool=pool), trace, left)
+    return (tuned if left else dataclasses.replace(tuned, pool=None)), draws
+
+
+def _pool(warmup: Warmup, draws: Draws, left: int) -> Draws | None:
+    """The draws that modes are split by: those of the rounds from `POOLED_FROM` on."""
+    if left > POOLED_FROM or not splittable(warmup.library):
+        return None
+    return draws if warmup.pool is None else warmup.pool.with_more(draws)
 
 
 def _throat_plan(warmup: Warmup) -> list[Setting] | list[None]:
@@ -125,8 +150,10 @@ def _shares(num_steps: int, num_settings: int) -> list[int]:
     return [num_steps - (num_settings - 1) * tried, *[tried] * (num_settings - 1)]
 
 
-def _tune(warmup: Warmup, trace: Trace) -> Warmup:
+def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
     """Weights, then charts, then step sizes in the new charts, then the base, the threshold and the throat.
+
+    left: rounds that follow.
 
     Charts are fitted and steps are tuned in units of a Gaussian base; `with_best_dof` comes last and changes units.
     """
@@ -137,16 +164,21 @@ def _tune(warmup: Warmup, trace: Trace) -> Warmup:
     jumps, local = made.only(~made.local), made.only(made.local)
     log_weight, step_size = library.charts().log_weight, library.charts().step_size
     if len(jumps.label):
-        log_weight = tune_weights(log_weight, jumps.label, jumps.proposed, jumps.acceptance)
-    shapes = fit_charts(warmup.curvature, position, logdensity, label)
+        log_weight = tune_weights(log_weight, library.mode_of, jumps.label, jumps.proposed, jumps.acceptance)
+    shapes = fit_charts(warmup.curvature, library, position, logdensity, label)
     settings: dict[str, float | int] = {}
     if len(local.label):
         step_size = tune_step_sizes(step_size, local.label, local.acceptance)
-        step_size = carry_step_sizes(step_size, ChartShapes.of(library), shapes, position, label)
+        step_size = carry_step_sizes(step_size, ChartShapes.of(library), shapes, position, library.home_of[label])
         if not warmup.fixed:
-            settings["num_steps"], step_size = quarter_turn(step_size, np.exp(log_weight))
-    fitted = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
-    library = with_best_dof(fitted, position)
+            weight = np.bincount(library.home_of, np.exp(log_weight), library.size)
+            settings["num_steps"], step_size = quarter_turn(step_size, weight)
+    library = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
+    if left <= SPLIT_BEFORE and warmup.pool is not None:
+        before, library = library, fit_mixtures(library, *warmup.pool.both, grow=left == SPLIT_BEFORE)
+        if library is not before:
+            warmup = dataclasses.replace(warmup, curvature=ChartShapes.of(library))
+    library = with_best_dof(library, position)
     some = slice(None, None, max(1, len(position) // THRESHOLD_DRAWS))
     settings["log_threshold"] = float(np.median(log_ratio_of(library, position[some], logdensity[some])))
     kernel = with_settings(warmup.kernel, **settings)
@@ -164,16 +196,6 @@ def _tune_throat(warmup: Warmup) -> Warmup:
     throat, stride = throats.best()
     kernel = with_settings(warmup.kernel, throat=throat, stride=stride)
     return dataclasses.replace(warmup, kernel=kernel, throats=throats)
-
-
-def _split(warmup: Warmup, trace: Trace) -> Warmup:
-    """Bent modes with several charts, each known by the draws that it was fitted to."""
-    library = with_gaussian_base(warmup.library)
-    position, label = trace.position.reshape(-1, library.dim), trace.label.ravel()
-    split = split_charts(library, position, label)
-    if split.size == library.size:
-        return warmup
-    return dataclasses.replace(warmup, library=with_best_dof(split, position), curvature=ChartShapes.of(split))
 
 
 def _other_cost(kernel: AbstractKernel) -> int:

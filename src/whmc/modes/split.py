@@ -1,0 +1,152 @@
+"""As many charts for a mode as its draws call for: one Gaussian, or a mixture of up to sixteen. All NumPy.
+
+A jump or an independence move is accepted by w = pi/q. So what counts is how flat log w is, and
+
+    E_pi log(pi_m/q_m),   pi_m and q_m the mode's own shares of pi and q,
+
+is what more charts can gain at most, in nats a draw. Draws of a mode have the law pi_m whatever the charts were, so
+those of several rounds serve together.
+"""
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from whmc.modes.gaussian_mixture import GaussianMixture, climb, fit_gaussian_mixture
+from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_components_of
+from whmc.modes.refine import MAX_STEP_SIZE
+
+MIN_SPLIT_GAIN = 0.4
+"""Least gain in mean log density of held-out draws, in nats a draw, for which a mode gets several charts. Jump
+acceptance improves by about this much; for smaller gains the extra rejections of local moves at chart boundaries
+outweigh it."""
+
+MIN_FURTHER_GAIN = 0.1
+"""Least further gain, in nats a draw, for which a mode that has several charts gets twice as many."""
+
+SIZES = (2, 4, 8, 16)
+"""Numbers of charts that are tried. From eight on they gain little, beyond sixteen nothing."""
+
+FEWEST_DRAWS = 20
+FEWEST_OF_CHART = 5
+"""Draws that a mode must have for several charts, and each of them for its own, as multiples of D + 1."""
+
+MAX_DRAWS_TO_SPLIT = 6000
+"""Draws by which it is decided how many charts a mode gets: with more it takes seconds."""
+
+HOME_SHARE = 0.05
+"""Of a mode's weight that its home keeps beside other charts: it is wider than they are, its tails reach further."""
+
+LEAST_ROOM, MAX_ROOM = 14, 36
+"""Unused places that a library keeps for splits: enough for two modes of eight charts. Every place costs time at every
+step."""
+
+MAX_DIM_TO_SPLIT = 50
+"""Modes get several charts up to this dimension. Above it a warm-up hardly ever has the draws to learn a second
+covariance."""
+
+
+def splittable(library: ModeLibrary) -> bool:
+    """Whether its modes may get several charts at all."""
+    return library.dim <= MAX_DIM_TO_SPLIT and not library.diagonal
+
+
+def room_to_split(library: ModeLibrary) -> int:
+    """Unused places to keep for the charts that splitting may add: filling them needs no new compilation."""
+    return min(max(LEAST_ROOM, 4 + library.size), MAX_ROOM) if splittable(library) else 0
+
+
+def fit_mixtures(
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"], *, grow: bool
+) -> ModeLibrary:
+    """The library with as many charts for each mode as there is gain in and room for, worst fitting modes first.
+
+    grow: else no mode gets more charts than it has. `library` must have the Gaussian base. Homes stay as they are, and
+    so does what a mode weighs.
+    """
+    logs = log_components_of(library, position)
+    mode = library.mode_of[logs.argmax(axis=0)]
+    log_ratio = logdensity - np.logaddexp.reduce(logs, axis=0)
+    room = library.capacity - library.size if grow else 0
+    charts = [np.flatnonzero(library.mode_of == m) for m in range(library.num_modes)]
+    misfit = np.array([misfit_of(log_ratio[mode == m]) for m in range(len(charts))])
+    found: dict[int, GaussianMixture] = {}
+    for m in np.argsort(-misfit * np.bincount(mode, minlength=len(charts))).tolist():
+        now = _mixture_of(library, charts[m][1:])
+        fitted = best_mixture(now, position[mode == m], float(misfit[m]), room)
+        if fitted is not None:
+            found[m] = fitted
+            room -= len(fitted.weight) - len(now.weight)
+    if not found:
+        return library
+    pieces = [_charts(library, charts[m], m, found.get(m)) for m in range(len(charts))]
+    location, scale, log_weight, step_size, modes = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=modes)
+
+
+def misfit_of(log_ratio: Float[np.ndarray, " n"]) -> float:
+    """E_pi log(pi/q) where both are normalised on the mode, from log w at its draws: 1/Z is the mean of 1/w."""
+    if len(log_ratio) == 0:
+        return 0.0
+    low = log_ratio - log_ratio.min()
+    return float(np.mean(low) + np.log(np.mean(np.exp(-low))))
+
+
+def best_mixture(
+    now: GaussianMixture, draws: Float[np.ndarray, "n dim"], misfit: float, room: int
+) -> GaussianMixture | None:
+    """Gaussians that give held-out draws enough more density than those of now, or than one where there are none.
+
+    If more do not, the same number with more of EM, where that helps; None for no change. misfit: what can be gained at
+    most. room: for so many more. Two do not see rings, four do, so four are always tried; more only while they gain.
+    """
+    size, dim = len(now.weight), draws.shape[1]
+    least = MIN_FURTHER_GAIN if size else MIN_SPLIT_GAIN
+    if len(draws) < FEWEST_DRAWS * (dim + 1) or misfit < 0.5 * least:
+        return None
+    some = draws[:: max(1, len(draws) // MAX_DRAWS_TO_SPLIT)]
+    fit, held = some[::2], some[1::2]
+    base = climb(now, fit) if size else fit_gaussian_mixture(fit, 1)
+    height, best = base.log_density(held).mean(), None
+    for more in SIZES:
+        if not size < more <= size + room:
+            continue
+        if more > max(4, 2 * (size if best is None else len(best.weight))):
+            break
+        found = fit_gaussian_mixture(fit, more)
+        gain = found.log_density(held).mean() - height
+        if gain > least and len(some) * found.weight.min() > FEWEST_OF_CHART * (dim + 1):
+            best, least = found, gain + MIN_FURTHER_GAIN
+    if best is None and size and height > now.log_density(held).mean():
+        best = base
+    return None if best is None else climb(best, draws)
+
+
+def _mixture_of(library: ModeLibrary, charts: Int[np.ndarray, " some"]) -> GaussianMixture:
+    """Some charts, with weights that sum to one."""
+    location, scale, log_weight, _ = (rows[charts] for rows in library.charts())
+    return GaussianMixture(np.exp(log_weight - np.logaddexp.reduce(log_weight)), location, scale)
+
+
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _charts(library: ModeLibrary, mine: np.ndarray, mode: int, mixture: GaussianMixture | None) -> Columns:
+    """Location, scale, log weight, step size and mode of a mode's charts, as they are or with a new mixture."""
+    location, scale, log_weight, step_size = (rows[mine] for rows in library.charts())
+    if mixture is None:
+        return location, scale, log_weight, step_size, np.full(len(mine), mode)
+    weight = np.append(HOME_SHARE, (1 - HOME_SHARE) * mixture.weight)
+    if len(weight) == len(mine):
+        steps = step_size  # tuned in the charts that these were fitted from
+    else:
+        # a step is measured in the chart's own scale: in the stiffest direction it stays as long as in the home
+        ratio = [np.linalg.norm(np.linalg.solve(factor, scale[0]), 2) for factor in mixture.factor]
+        steps = np.append(step_size[0], np.minimum(step_size[0] * np.array(ratio), MAX_STEP_SIZE))
+    return (
+        np.concatenate([location[:1], mixture.mean]),
+        np.concatenate([scale[:1], mixture.factor]),
+        np.logaddexp.reduce(log_weight) + np.log(weight),
+        steps,
+        np.full(len(weight), mode),
+    )
