@@ -7,6 +7,7 @@
 # make test-ci   all else that must hold besides `make test`: models, paper, browser and the other tests marked `ci`
 # make test-slow   what takes longer than CI may
 # make bench   the benchmarks; with POSTERIORDB=folder also those of a local copy of posteriordb
+# make benchmarks/sensor.py   one of them
 # Another interpreter: make test PYTHON=python3.13
 PYTHON ?= python3
 VENV ?= .venv-$(notdir $(PYTHON))
@@ -48,21 +49,17 @@ lint: $(VENV)/all.done
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# what promises seconds runs alone; of the others two run at a time. All run, whatever fails
+TIMED := $(addprefix benchmarks/, startup.py compile_block.py overhead.py cores.py sensor.py blackbox.py store.py)
+COUNTED := $(addprefix benchmarks/, shapes.py known_modes.py unknown_modes.py discovery.py one_mode.py labelling.py)
+
+.PHONY: $(TIMED) $(COUNTED)
 bench: $(VENV)/all.done
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/compile_block.py
-	$(BIN)/python benchmarks/overhead.py
-	$(BIN)/python benchmarks/cores.py
-	$(BIN)/python benchmarks/known_modes.py
-	$(BIN)/python benchmarks/unknown_modes.py
-	$(BIN)/python benchmarks/discovery.py
-	$(BIN)/python benchmarks/sensor.py
-	$(BIN)/python benchmarks/labelling.py
-	$(BIN)/python benchmarks/blackbox.py
-	$(BIN)/python benchmarks/one_mode.py
-	$(BIN)/python benchmarks/store.py
-	$(BIN)/python benchmarks/shapes.py
+	@$(MAKE) -k $(TIMED); timed=$$?; $(MAKE) -k -j 2 -O $(COUNTED); exit $$((timed + $$?))
 	$(if $(POSTERIORDB),$(BIN)/python benchmarks/posteriordb.py $(POSTERIORDB))
+
+$(TIMED) $(COUNTED): $(VENV)/all.done
+	$(BIN)/python $@
 
 $(VENV)/demo.done: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
