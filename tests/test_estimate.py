@@ -412,6 +412,14 @@ def test_a_tail_of_many_visits_or_one_that_charts_cover_is_not_told():
     assert alarms.tails_rare(in_the_tail(2), np.nan) == []
 
 
+def test_a_chain_that_stands_still_is_told():
+    """All its draws are one: the edge of the tail is their own log w."""
+    log_ratio = 0.1 * np.random.default_rng(17).standard_normal((16, 1000))
+    log_ratio[3, 200:320] = 6.0
+    (raised,) = alarms.tails_rare(log_ratio, 0.0)
+    assert raised.figure < 3
+
+
 def test_a_capped_search_may_miss_modes_besides():
     assert [one.name for one in alarms.modes_missing(searched(0.5, capped=2))] == [
         "library capped",

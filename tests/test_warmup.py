@@ -1,5 +1,6 @@
 """The warm-up as a whole: what a round learns, in which units."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from whmc.kernels.base import StepInfo
 from whmc.kernels.block import Trace
 from whmc.kernels.settings import arrays
 from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_components_of
+from whmc.storage.serialize import pack, unpack
 from whmc.warmup import warmup as warming
 
 DIM = 4
@@ -48,6 +51,69 @@ def test_a_step_that_is_right_stays_as_long_as_it_is_under_a_student_base():
     assert float(state.library.dof) < 10  # the base is a Student-t
     # the scale is learned from 3200 draws with infinite fourth moment: it moves by some percent
     assert max(lengths) / min(lengths) < 1.4, lengths
+
+
+def banana_trace(rng: np.random.Generator, state: warming.Warmup) -> Trace:
+    """Exact draws of two bananas far apart, 200 steps of 16 chains, and local moves that are accepted as wanted."""
+    shape = (200, 16)
+    x = rng.standard_normal((*shape, 2))
+    side = (rng.random(shape) < 0.5).astype(int)
+    z = np.stack([3 * x[..., 0], 0.3 * x[..., 1] + x[..., 0] ** 2 + 50 * side], axis=-1)
+    logdensity = -0.5 * np.sum(x**2, axis=-1) - np.log(2 * np.pi * 0.9 * 2)
+    components = log_components_of(state.library, z.reshape(-1, 2))
+    label = components.argmax(axis=0).reshape(shape)
+    flag, ones = np.zeros(shape, bool), np.ones(shape, int)
+    info = StepInfo(label, label, np.full(shape, np.log(0.8)), ~flag, flag, ones, 0 * ones)
+    return Trace(z, logdensity, np.logaddexp.reduce(components, axis=0).reshape(shape), label, (info,))
+
+
+def test_bent_modes_get_charts_in_the_last_round_but_one_from_the_draws_of_three():
+    rng = np.random.default_rng(1)
+    library = ModeLibrary.from_charts([[0.0, 0.5], [0.0, 50.5]], [np.eye(2)] * 2, step_size=[0.3] * 2, capacity=16)
+    state = warming.begin(arrays(whmc.Cycle((whmc.LocalHMC(),))), library, fixed=False)
+    sizes, pooled = [], []
+    for left in (3, 2, 1, 0):
+        state, _ = warming.learn(state, warming.plan_round(state, 200), [banana_trace(rng, state)], left)
+        sizes.append(state.library.size)
+        pooled.append(0 if state.pool is None else len(state.pool.position))
+        again = unpack(pack({"state": state}))["state"]  # as a checkpoint has it
+        for one, other in zip(jax.tree.leaves(state.library), jax.tree.leaves(again.library), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert (state.pool is None) == (again.pool is None)
+        assert state.pool is None or np.array_equal(state.pool.position, again.pool.position)
+        state = again
+    assert sizes[:2] == [2, 2] and sizes[2] == sizes[3] > 6
+    assert pooled == [0, 3200, 6400, 0]
+    assert state.library.num_modes == 2 and len(state.curvature.location) == sizes[3]
+    np.testing.assert_allclose(np.bincount(state.library.mode_of, np.exp(state.library.charts().log_weight)), 0.5)
+
+
+def test_modes_found_after_a_split_are_known_by_their_own_curvature():
+    rng = np.random.default_rng(2)
+    library = ModeLibrary.from_charts([[0.0, 0.5], [0.0, 50.5]], [np.eye(2)] * 2, step_size=[0.3] * 2, capacity=16)
+    state = warming.begin(arrays(whmc.Cycle((whmc.LocalHMC(),))), library, fixed=False)
+    for left in (2, 1):
+        state, _ = warming.learn(state, warming.plan_round(state, 200), [banana_trace(rng, state)], left)
+    grown = state.library.add([90.0, 90.0], 0.1 * np.eye(2))
+    adopted = warming.adopt(state, grown)
+    np.testing.assert_array_equal(adopted.curvature.location[-1], [90.0, 90.0])
+    assert len(adopted.curvature.location) == grown.size == state.library.size + 1
+    after, _ = warming.learn(adopted, warming.plan_round(adopted, 200), [banana_trace(rng, adopted)], 0)
+    np.testing.assert_array_equal(after.library.charts().location[after.library.mode_of == 2], [[90.0, 90.0]])
+
+
+def test_chains_do_not_start_in_the_hollow_of_a_ring():
+    """The home of a ring is centred where a hard edge leaves no density."""
+
+    def logdensity(x):
+        radius = jnp.sqrt(jnp.sum(x**2))
+        return jnp.where(radius > 1, -0.5 * ((radius - 3) / 0.2) ** 2, -jnp.inf)
+
+    angle = np.arange(4) * np.pi / 2
+    arcs = 3 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    library = ModeLibrary.from_charts([[0.0, 0.0], *arcs], [2 * np.eye(2), *[np.eye(2)] * 4], mode=[0] * 5)
+    result = whmc.sample(whmc.Target(logdensity, dim=2), modes=library, draws=50, warmup=50, chains=4, progress=False)
+    assert np.all(np.linalg.norm(result.draws, axis=-1) > 1)
 
 
 @pytest.mark.parametrize("far", [100.0, 1e6])

@@ -226,8 +226,8 @@ def tails_rare(log_ratio: Float[np.ndarray, "chains draws"], log_evidence: float
     tail of w counts for p times the effective draws of its indicator.
     """
     edge = float(np.quantile(log_ratio, 1 - TAIL))
-    beyond = (log_ratio > edge).astype(float)
-    if log_ratio.shape[1] < 4 or not np.isfinite(edge) or not edge - log_evidence > STICKY or not beyond.any():
+    beyond = (log_ratio >= edge).astype(float)
+    if log_ratio.shape[1] < 4 or not np.isfinite(edge) or not edge - log_evidence > STICKY:
         return []
     visits = float(beyond.mean() * min(effective_draws_of_mean(beyond), beyond.size))
     if not visits < FEWEST_VISITS:

@@ -43,9 +43,7 @@ def _more_even_weights(result: "Result") -> np.ndarray:
 
     Chains that never left one mode would say that it is all there is; the warm-up may know better.
     """
-    library = result.library
-    learned = np.bincount(library.mode_of, library.shares(), library.num_modes)
-    return min(result.modes.weight, learned, key=lambda weight: float(np.sum(weight**2)))
+    return min(result.modes.weight, result.library.shares(), key=lambda weight: float(np.sum(weight**2)))
 
 
 def _watched(result: "Result") -> ParameterTable:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
 from whmc.target.target import Numbers
@@ -26,7 +26,7 @@ MAX_DOF = 30
 numbers, without the rejection loops of a gamma sampler, which took a third of the time to compile."""
 
 WEIGHT_FLOOR = 0.01
-"""No chart gets less than this share of an equal weight, so that none is ever given up for good."""
+"""No mode gets less than this share of an equal weight, so that none is ever given up for good."""
 
 Matrix = Float[Array, "dim dim"] | Float[Array, " dim"]
 
@@ -178,13 +178,19 @@ class ModeLibrary:
         return np.unique(self.mode_of, return_index=True)[1][self.mode_of]
 
     @property
+    def wide(self) -> Bool[np.ndarray, " size"]:
+        """Whether each chart in use is the home of a mode that has others besides. Not under jit."""
+        mode = self.mode_of
+        return (np.bincount(mode)[mode] > 1) & (self.home_of == np.arange(self.size))
+
+    @property
     def num_modes(self) -> int:
         """Not under jit."""
         return int(self.mode_of.max(initial=-1)) + 1
 
-    def shares(self) -> Float[np.ndarray, " size"]:
-        """The weights of the charts in use, without the floor that keeps each of them in play. Not under jit."""
-        weight = np.exp(self.charts().log_weight)
+    def shares(self) -> Float[np.ndarray, " modes"]:
+        """The weights of the modes, without the floor that keeps each of them in play. Not under jit."""
+        weight = np.bincount(self.mode_of, np.exp(self.charts().log_weight), self.num_modes)
         above = np.maximum(weight - WEIGHT_FLOOR / max(len(weight), 1), 0.0)
         return above / above.sum() if above.sum() > 0 else weight
 

@@ -57,7 +57,8 @@ def _bhattacharyya(library: ModeLibrary, first: int, second: int) -> float:
 
 
 def with_best_dof(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> ModeLibrary:
-    """The library with the base, Gaussian or Student-t, that gives the draws most density under q.
+    """The library with the base, Gaussian or Student-t, that gives the draws most density under q; where modes have
+    several charts, with the heaviest tails that cost next to nothing.
 
     `library` must have the Gaussian base (`with_gaussian_base` gives it): its scales are then standard deviations, and
     its step sizes are in these units. In the library that is returned scales and step sizes are those of its base.

@@ -32,14 +32,14 @@ FEWEST_OF_CHART = 5
 """Draws that a mode must have for several charts, and each of them for its own, as multiples of D + 1."""
 
 MAX_DRAWS_TO_SPLIT = 6000
-"""Draws by which it is decided how many charts a mode gets: with more it takes seconds."""
+"""Draws of a mode that its charts are fitted to: with more it takes seconds."""
 
 HOME_SHARE = 0.05
 """Of a mode's weight that its home keeps beside other charts: it is wider than they are, its tails reach further."""
 
 LEAST_ROOM, MAX_ROOM = 14, 36
-"""Unused places that a library keeps for splits: enough for two modes of eight charts. Every place costs time at every
-step."""
+"""Unused places that a library keeps for splits: enough for eight charts in one mode and four in another. Every place
+costs time at every step."""
 
 MAX_DIM_TO_SPLIT = 50
 """Modes get several charts up to this dimension. Above it a warm-up hardly ever has the draws to learn a second
@@ -49,6 +49,11 @@ covariance."""
 def splittable(library: ModeLibrary) -> bool:
     """Whether its modes may get several charts at all."""
     return library.dim <= MAX_DIM_TO_SPLIT and not library.diagonal
+
+
+def fitted_with(library: ModeLibrary) -> Int[np.ndarray, " size"]:
+    """The chart that is fitted to the draws of each chart: the home of its mode, or itself if modes are not split."""
+    return library.home_of if splittable(library) else np.arange(library.size)
 
 
 def room_to_split(library: ModeLibrary) -> int:
@@ -98,14 +103,15 @@ def best_mixture(
     """Gaussians that give held-out draws enough more density than those of now, or than one where there are none.
 
     If more do not, the same number with more of EM, where that helps; None for no change. misfit: what can be gained at
-    most. room: for so many more. Two do not see rings, four do, so four are always tried; more only while they gain.
+    most, about. room: for so many more. Two do not see rings, four do, so four are always tried; more only while they
+    gain.
     """
     size, dim = len(now.weight), draws.shape[1]
     least = MIN_FURTHER_GAIN if size else MIN_SPLIT_GAIN
     if len(draws) < FEWEST_DRAWS * (dim + 1) or misfit < 0.5 * least:
         return None
-    some = draws[:: max(1, len(draws) // MAX_DRAWS_TO_SPLIT)]
-    fit, held = some[::2], some[1::2]
+    draws = draws[np.linspace(0, len(draws) - 1, min(len(draws), MAX_DRAWS_TO_SPLIT)).astype(int)]
+    fit, held = draws[::2], draws[1::2]
     base = climb(now, fit) if size else fit_gaussian_mixture(fit, 1)
     height, best = base.log_density(held).mean(), None
     for more in SIZES:
@@ -115,9 +121,9 @@ def best_mixture(
             break
         found = fit_gaussian_mixture(fit, more)
         gain = found.log_density(held).mean() - height
-        if gain > least and len(some) * found.weight.min() > FEWEST_OF_CHART * (dim + 1):
+        if gain > least and len(draws) * found.weight.min() > FEWEST_OF_CHART * (dim + 1):
             best, least = found, gain + MIN_FURTHER_GAIN
-    if best is None and size and height > now.log_density(held).mean():
+    if best is None and size > 1 and height > now.log_density(held).mean():
         best = base
     return None if best is None else climb(best, draws)
 

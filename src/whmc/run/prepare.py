@@ -88,8 +88,10 @@ def _positions(
     """Where the chains start: the modes in turn, unless told."""
     if inputs.initial is not None:
         return inputs.initial
-    starts = np.asarray(library.location) if report is None else report.starts
-    return starts[np.arange(plan.chains) % library.size]
+    if report is not None:
+        return report.starts[np.arange(plan.chains) % library.size]
+    starts = library.charts().location[~library.wide]  # the home of a ring lies in its hollow
+    return starts[np.arange(plan.chains) % len(starts)]
 
 
 def compile_block(state: RunState, target: Target, progress: Progress) -> RunState:

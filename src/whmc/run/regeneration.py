@@ -44,7 +44,7 @@ LATE_BLOCKS = 20
 """Blocks beyond the draws asked for that a run goes on while a chain still lacks a mode that was found."""
 
 PSEUDO_VISITS = 5
-"""Visits that every chart is credited with on average, so that none is given up for good."""
+"""Visits that every mode is credited with on average, so that none is given up for good."""
 
 Look = Callable[..., tuple[Any, ModeLibrary]]
 """(search, target, library, position, logdensity, key) -> (search, library with the charts that it added at the end)"""
@@ -252,16 +252,18 @@ def _refit(state: RunState, log: DrawLog) -> RunState:
 
 
 def _by_visits(state: RunState, log: DrawLog) -> ModeLibrary:
-    """Charts from all draws of each label, weights by visits (section 4.1), a few pseudo-visits for each chart."""
+    """Charts from all draws of each mode, weights of modes by visits (section 4.1), a few pseudo-visits for each."""
     library = with_gaussian_base(state.newest.library)
     parts = [_read(log, rows) for rows in _adaptation(state).segments]
     position, logdensity, label = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("position", "logdensity", "label")
     )
     log_weight, step_size = library.charts().log_weight, library.charts().step_size
-    visits = np.bincount(label, minlength=library.size) + PSEUDO_VISITS * library.size * np.exp(log_weight)
+    mode, total = library.mode_of, np.bincount(library.mode_of, np.exp(log_weight), library.num_modes)
+    visits = np.bincount(mode[label], minlength=len(total)) + PSEUDO_VISITS * len(total) * total
+    log_weight = log_weight + np.log(visits / total)[mode]
     shapes = fit_charts(ChartShapes.of(library), library, position, logdensity, label)
-    weighed = library.with_charts(shapes.location, shapes.scale, log_weight=np.log(visits), step_size=step_size)
+    weighed = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
     return with_best_dof(weighed, position)
 
 

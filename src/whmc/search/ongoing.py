@@ -102,7 +102,7 @@ def look(
 
 def _over(state: OngoingSearch, library: ModeLibrary) -> bool:
     """Whether the library is full or all starts are used."""
-    return library.size >= state.search.max_modes or state.search.num_starts >= MAX_STARTS
+    return library.num_modes >= state.search.max_modes or state.search.num_starts >= MAX_STARTS
 
 
 def look_on(
@@ -149,7 +149,7 @@ def _with_new_modes(
     heavy = ~too_light(log_share, error, target.dim) | often_hit(search)[size:]
     order = np.argsort(-log_share, kind="stable")
     order = order[heavy[order]]
-    room = max(0, search.max_modes - library.size)
+    room = max(0, search.max_modes - library.num_modes)
     step_size = float(np.median(library.charts()[3]))
     for n in order[:room]:
         library = library.add(fresh[n].location, fresh[n].scale, log_weight=float(log_share[n]), step_size=step_size)

@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from whmc.modes.library import ModeLibrary, whiten_rows
+from whmc.modes.split import fitted_with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +36,12 @@ def fit_charts(
     shrinking towards the curvature, and the degree is kept whose log w varies least over the other half: draws that are
     few, or a mode that is Gaussian, keep the curvature; skewed, flat and heavy modes get their moments.
 
-    A mode with several charts has its home fitted so; the others stay as they are in the library.
+    A mode with several charts has its home fitted so; the others stay as they are in the library, for `fit_mixtures`.
     """
-    now, homes = ChartShapes.of(library), np.unique(library.home_of)
-    location, scale = now.location, now.scale
-    home = library.home_of[label]
-    for k in homes.tolist():
-        mine = np.flatnonzero(home == k)
+    location, scale, _, _ = library.charts()
+    owner = fitted_with(library)
+    for k in np.unique(owner).tolist():
+        mine = np.flatnonzero(owner[label] == k)
         if len(mine) < 8:
             location[k], scale[k] = curvature.location[k], curvature.scale[k]
             continue

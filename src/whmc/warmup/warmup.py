@@ -16,7 +16,7 @@ from whmc.kernels.wormhole import Wormhole
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
 from whmc.modes.refine import merge_duplicates, with_best_dof, with_gaussian_base
-from whmc.modes.split import fit_mixtures, splittable
+from whmc.modes.split import fit_mixtures, fitted_with, splittable
 from whmc.warmup.charts import ChartShapes, fit_charts
 from whmc.warmup.step_size import carry_step_sizes, quarter_turn, tune_step_sizes
 from whmc.warmup.throat import LEAST_DIVERSITY, Setting, ThroatSearch
@@ -26,8 +26,8 @@ FIRST_ROUND = 15
 """Steps of the first round: with 16 chains enough to see whether a step size is far off."""
 
 POOLED_FROM = 2
-"""Rounds before the last from which on draws are pooled: an eighth of the warm-up is over by then, and chains have left
-their starts."""
+"""Rounds before the last from which on draws are pooled: in a default run an eighth of the warm-up is over by then, and
+chains have left their starts."""
 
 SPLIT_BEFORE = 1
 """Rounds before the last after which bent modes get several charts, so that the steps of these are tuned. After the
@@ -57,9 +57,9 @@ class Draws:
 class Warmup:
     """Kernel and library as far as they are learned.
 
-    curvature: the charts before any draws, towards which learned charts are shrunk. throats: the search for a throat.
-    fixed: whether num_steps and throat stay as the user wrote them. pool: draws of the rounds since chains left their
-    starts, as far as charts can be learned from them.
+    curvature: the charts before any draws, or when modes were split, towards which learned charts are shrunk. throats:
+    the search for a throat. fixed: whether num_steps and throat stay as the user wrote them. pool: draws of the rounds
+    since chains left their starts, as far as charts can be learned from them.
     """
 
     kernel: AbstractKernel
@@ -117,7 +117,7 @@ def plan_round(warmup: Warmup, num_steps: int) -> list[Trial]:
 def learn(warmup: Warmup, trials: list[Trial], traces: list[Trace], left: int) -> tuple[Warmup, Draws]:
     """All tuning after a round which so many others follow, and the round's draws."""
     acceptance = {
-        trial.setting: _jump_acceptance(trial.kernel, trace)
+        trial.setting: _jump_acceptance(trial.kernel, trace, warmup.library.mode_of)
         for trial, trace in zip(trials, traces, strict=True)
         if trial.setting is not None and trial.num_steps
     }
@@ -168,9 +168,11 @@ def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
     shapes = fit_charts(warmup.curvature, library, position, logdensity, label)
     settings: dict[str, float | int] = {}
     if len(local.label):
-        step_size = tune_step_sizes(step_size, local.label, local.acceptance)
-        step_size = carry_step_sizes(step_size, ChartShapes.of(library), shapes, position, library.home_of[label])
+        # in the home of a split mode few moves are made, and those in its tails: its step stays what it was before
+        step_size = np.where(library.wide, step_size, tune_step_sizes(step_size, local.label, local.acceptance))
+        step_size = carry_step_sizes(step_size, ChartShapes.of(library), shapes, position, fitted_with(library)[label])
         if not warmup.fixed:
+            # the number of steps follows from homes: those of their charts are longer, and would skip the tips
             weight = np.bincount(library.home_of, np.exp(log_weight), library.size)
             settings["num_steps"], step_size = quarter_turn(step_size, weight)
     library = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
@@ -225,9 +227,10 @@ def _label_moves(kernel: AbstractKernel, trace: Trace) -> _Moves:
     return _Moves(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
 
 
-def _jump_acceptance(kernel: AbstractKernel, trace: Trace) -> float:
-    """Mean acceptance of the wormhole's jumps."""
+def _jump_acceptance(kernel: AbstractKernel, trace: Trace, mode: Int[np.ndarray, " size"]) -> float:
+    """Mean acceptance of the wormhole's jumps to another mode, over all its jumps."""
     for move, info in zip(moves(kernel), infos(trace.info), strict=True):
         if isinstance(move, Wormhole):
-            return float(np.mean(np.exp(np.minimum(info.log_ratio, 0.0))))
+            away = mode[info.label] != mode[info.proposed]
+            return float(np.mean(np.where(away, np.exp(np.minimum(info.log_ratio, 0.0)), 0.0)))
     return 0.0
