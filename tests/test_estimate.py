@@ -388,11 +388,11 @@ def test_alarm_is_raised_where_it_must_and_not_before(alarm, bad, good, name, fi
 
 
 def in_the_tail(visits, num=120):
-    """log w of 16 chains of a thousand draws, about 4 for `num` of them, in so many visits to the tail."""
+    """log w of 16 chains of a thousand draws, about 6 for `num` of them, in so many visits to the tail."""
     log_ratio = 0.1 * np.random.default_rng(15).standard_normal((16, 1000))
     for n in range(visits):
         start = 100 + 150 * (n // 16)
-        log_ratio[n % 16, start : start + num // visits] += 4
+        log_ratio[n % 16, start : start + num // visits] += 6
     return log_ratio
 
 
@@ -405,7 +405,7 @@ def test_a_tail_of_few_visits_is_told(visits):
 
 def test_a_tail_of_many_visits_or_one_that_charts_cover_is_not_told():
     assert alarms.tails_rare(in_the_tail(40), 0.0) == []
-    assert alarms.tails_rare(in_the_tail(2), 1.0) == []  # one proposal in e^3 is accepted there
+    assert alarms.tails_rare(in_the_tail(2), 1.5) == []  # one proposal in e^4.5 is accepted there
     assert alarms.tails_rare(np.random.default_rng(16).standard_t(2, (16, 1000)), 0.0) == []
     for few in (np.zeros((16, 1000)), np.zeros((2, 3)), np.full((2, 10), np.nan)):
         assert alarms.tails_rare(few, 0.0) == []

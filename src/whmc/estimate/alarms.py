@@ -211,11 +211,11 @@ def far_draws(share: float) -> list[Alarm]:
 
 
 TAIL = 0.005
-FEWEST_VISITS = 10
-STICKY = 3.5
+FEWEST_VISITS = 12
+STICKY = 5.0
 """Share of the draws, those with the largest w, that is looked at; visits that are enough to know it; and how far log w
 is above log Z where chains stay for long. In trials on bent modes and on wide shoulders a tenth of the runs were wrong
-by five to ten standard errors, and all of these had fewer visits."""
+by five to ten standard errors, and nearly all of these had fewer visits."""
 
 
 def tails_rare(log_ratio: Float[np.ndarray, "chains draws"], log_evidence: float) -> list[Alarm]:

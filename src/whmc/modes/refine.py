@@ -12,9 +12,10 @@ SAME_MODE_DISTANCE = 0.05
 STUDENT_DOFS = (30.0, 10.0, 5.0, 3.0)
 """Degrees of freedom that are tried for the base of the charts, besides the Gaussian."""
 
-MIN_STUDENT_GAIN = 0.05
-"""Least gain in mean log density, in nats a draw, for which a Student-t base replaces the Gaussian. The Gaussian is
-simpler, and a throat, which is Gaussian in its middle, fits it better."""
+MIN_STUDENT_GAIN = 0.01
+"""Least gain in mean log density, in nats a draw, for which a Student-t base replaces the Gaussian: more than chance
+gives. The Gaussian is simpler, and a throat, which is Gaussian in its middle, fits it better; but chains stay for long
+in tails that q does not reach."""
 
 MAX_TAIL_LOSS = 0.03
 """Most mean log density, in nats a draw, that is given for heavier tails where a mode has several charts. Chains stay
