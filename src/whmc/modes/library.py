@@ -188,9 +188,13 @@ class ModeLibrary:
         """Not under jit."""
         return int(self.mode_of.max(initial=-1)) + 1
 
+    def mode_weights(self) -> Float[np.ndarray, " modes"]:
+        """The weights of the modes, those of their charts together. Not under jit."""
+        return np.bincount(self.mode_of, np.exp(self.charts().log_weight), self.num_modes)
+
     def shares(self) -> Float[np.ndarray, " modes"]:
         """The weights of the modes, without the floor that keeps each of them in play. Not under jit."""
-        weight = np.bincount(self.mode_of, np.exp(self.charts().log_weight), self.num_modes)
+        weight = self.mode_weights()
         above = np.maximum(weight - WEIGHT_FLOOR / max(len(weight), 1), 0.0)
         return above / above.sum() if above.sum() > 0 else weight
 

@@ -19,8 +19,8 @@ in tails that q does not reach."""
 
 MAX_TAIL_LOSS = 0.03
 """Most mean log density, in nats a draw, that is given for heavier tails where a mode has several charts. Chains stay
-for long where q does not reach: at the tips of a bent mode, three times in a thousand, for hundreds of steps instead of
-tens of thousands."""
+for long where q does not reach: on the rotated twisted pair with four charts a mode, one draw in a thousand is left
+after 900 proposals with 30 degrees of freedom, and after 9600 with a Gaussian base."""
 
 MAX_STEP_SIZE = np.pi / 2
 """Longest step of a local move, in units of the chart's scale: a quarter turn of a Gaussian mode."""

@@ -259,7 +259,7 @@ def _by_visits(state: RunState, log: DrawLog) -> ModeLibrary:
         np.concatenate([getattr(part, name) for part in parts]) for name in ("position", "logdensity", "label")
     )
     log_weight, step_size = library.charts().log_weight, library.charts().step_size
-    mode, total = library.mode_of, np.bincount(library.mode_of, np.exp(log_weight), library.num_modes)
+    mode, total = library.mode_of, library.mode_weights()
     visits = np.bincount(mode[label], minlength=len(total)) + PSEUDO_VISITS * len(total) * total
     log_weight = log_weight + np.log(visits / total)[mode]
     shapes = fit_charts(ChartShapes.of(library), library, position, logdensity, label)
