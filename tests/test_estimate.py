@@ -387,12 +387,12 @@ def test_alarm_is_raised_where_it_must_and_not_before(alarm, bad, good, name, fi
     assert alarm(*good) == []
 
 
-def in_the_tail(visits, num=120):
-    """log w of 16 chains of a thousand draws, about 6 for `num` of them, in so many visits to the tail."""
+def in_the_tail(visits, num=120, height=6):
+    """log w of 16 chains of a thousand draws, about `height` for `num` of them, in so many visits to the tail."""
     log_ratio = 0.1 * np.random.default_rng(15).standard_normal((16, 1000))
     for n in range(visits):
         start = 100 + 150 * (n // 16)
-        log_ratio[n % 16, start : start + num // visits] += 6
+        log_ratio[n % 16, start : start + num // visits] += height
     return log_ratio
 
 
@@ -400,7 +400,15 @@ def in_the_tail(visits, num=120):
 def test_a_tail_of_few_visits_is_told(visits):
     (raised,) = alarms.tails_rare(in_the_tail(visits), 0.0)
     assert raised.name == "tails visited rarely" and visits / 2 < raised.figure < 2 * visits
-    assert "0.5% of the draws" in raised.message and raised.remedy
+    assert "0.50% of the draws" in raised.message and raised.remedy
+
+
+def test_a_tail_that_no_jump_leaves_must_be_visited_more_often():
+    """A share of .003, in eight visits: enough where log w is 6, not where it is 12."""
+    assert alarms.tails_rare(in_the_tail(8, num=48), 0.0) == []
+    (raised,) = alarms.tails_rare(in_the_tail(8, num=48, height=12), 0.0)
+    assert 4 < raised.figure < 10 and "0.25% of the draws" in raised.message
+    assert alarms.tails_rare(in_the_tail(24, num=48, height=12), 0.0) == []
 
 
 def test_a_tail_of_many_visits_or_one_that_charts_cover_is_not_told():

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -210,12 +210,18 @@ def far_draws(share: float) -> list[Alarm]:
     ]
 
 
-TAIL = 0.005
-FEWEST_VISITS = 6
-STICKY = 5.0
-"""Share of the draws, those with the largest w, that is looked at; visits that are enough to know it; and how far log w
-is above log Z where chains stay for long. In trials on bent modes that were wrong by five to ten standard errors there
-were one to six visits; on posteriors of the usual kind, in up to sixteen dimensions, there were nine or more."""
+class Tail(NamedTuple):
+    """The draws with the largest w: their share, how far log w is above log Z there, and visits enough to know it."""
+
+    share: float
+    height: float
+    fewest: int
+
+
+TAILS = (Tail(0.005, 5.0, 6), Tail(0.0025, 10.0, 10))
+"""Tails that must be visited often. From trials: at 10 an independence move is accepted less than once in the draws
+of a run. Bent modes and shoulders that were wrong by five to ten standard errors had one to six visits of the first, or
+seven of the second; posteriors of the usual kind, in up to twenty dimensions, had nine or more, or log w below 8.5."""
 
 
 def tails_rare(log_ratio: Float[np.ndarray, "chains draws"], log_evidence: float) -> list[Alarm]:
@@ -225,23 +231,26 @@ def tails_rare(log_ratio: Float[np.ndarray, "chains draws"], log_evidence: float
     a chain stays for long, so it must enter seldom: neither R-hat nor effective draws of bulk statistics show it. The
     tail of w counts for p times the effective draws of its indicator.
     """
-    edge = float(np.quantile(log_ratio, 1 - TAIL))
-    beyond = (log_ratio >= edge).astype(float)
-    if log_ratio.shape[1] < 4 or not np.isfinite(edge) or not edge - log_evidence > STICKY:
+    if log_ratio.shape[1] < 4:
         return []
-    visits = float(beyond.mean() * min(effective_draws_of_mean(beyond), beyond.size))
-    if not visits < FEWEST_VISITS:
-        return []
-    return [
-        Alarm(
-            "tails visited rarely",
-            visits,
-            f"{TAIL:.1%} of the draws lie where the charts hardly reach, and chains went there about "
-            f"{max(visits, 1):.0f} times in all: variances and extremes may be off by more than their errors",
-            f"Increase draws= by a factor of about {np.ceil(FEWEST_VISITS / max(visits, 1)):.0f}, and warmup= so that "
-            "charts reach further",
-        )
-    ]
+    for tail in TAILS:
+        edge = float(np.quantile(log_ratio, 1 - tail.share))
+        if not (np.isfinite(edge) and edge - log_evidence > tail.height):
+            continue
+        beyond = (log_ratio >= edge).astype(float)
+        visits = float(beyond.mean() * min(effective_draws_of_mean(beyond), beyond.size))
+        if visits < tail.fewest:
+            return [
+                Alarm(
+                    "tails visited rarely",
+                    visits,
+                    f"{tail.share:.2%} of the draws lie where the charts hardly reach, and chains went there about "
+                    f"{max(visits, 1):.0f} times in all: variances and extremes may be off by more than their errors",
+                    f"Increase draws= by a factor of about {np.ceil(tail.fewest / max(visits, 1)):.0f}, and warmup= so "
+                    "that charts reach further",
+                )
+            ]
+    return []
 
 
 def few_tours(tours: Tours | None) -> list[Alarm]:
