@@ -56,6 +56,7 @@ def run(case: Problem, seed: int, *, one_mode: bool, kernel=None):
         "throat": int(getattr(result.kernel.kernels[1], "throat", 0)),
         "seconds": result.timings.total,
         "sampling": result.timings.sampling,
+        "gradients": result.gradients.total,
     }
 
 
@@ -91,13 +92,15 @@ def main():
     parser.add_argument("--only", default="", help="only rows whose name contains this")
     options = parser.parse_args()
     print(f"{'target':26s} " + " ".join(f"{key:>10s}" for key in COLUMNS) + f" {'rem/iid':>9s} {'max z':>6s}")
-    missed = []
+    missed, spent = [], 0
 
     def row(name, case, seeds, **settings):
+        nonlocal spent
         if options.only in name:
             rows = [run(case, seed, **settings) for seed in range(seeds)]
             show(name, rows)
             missed.extend(misses(name, rows))
+            spent += sum(row["gradients"] for row in rows)
 
     for name in MIXTURES:
         case = load(name)
@@ -119,6 +122,7 @@ def main():
         row(f"unit pair .9/.1 D={dim}", pair, options.seeds, one_mode=True)
     row("log-gamma pair D=100", loggamma_pair(100), options.seeds, one_mode=False)
     row("log-gamma pair D=1000", loggamma_pair(1000), max(1, options.seeds // 3), one_mode=False)
+    print(f"{spent} gradients in all")
     print("\n".join(missed) or "all promises kept")
     return 1 if missed else 0
 

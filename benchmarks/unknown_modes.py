@@ -123,6 +123,7 @@ def run(row, case, seed, truth):
         "alarms": [alarm.name for alarm in result.alarms],
         "se": float(result.modes.weight_se.max()),
         "evidence se": result.log_evidence_se,
+        "gradients": result.gradients.total,
     }
     if not isinstance(case, Problem):
         return figures
@@ -189,13 +190,13 @@ def misses(row, case, runs):
 
 
 def measure(row, seeds):
-    """All seeds of a row; prints it and returns what is missed."""
+    """All seeds of a row; prints it and returns what is missed, and the gradients that all runs took."""
     case = row.make()
     truth = list(exact_draws(case, 99, NUM_TRUTH)) if isinstance(case, Problem) else []
     runs = [run(row, case, seed, truth) for seed in range(seeds)]
     jax.clear_caches()  # what was compiled for one target serves no other
     show(row, case, runs)
-    return misses(row, case, runs)
+    return misses(row, case, runs), sum(one["gradients"] for one in runs)
 
 
 def offset(seed, shift=1000.0):
@@ -226,13 +227,15 @@ def main():
     parser.add_argument("--seeds", type=int, help=f"3 unless told, {PAPER_SEEDS} for the group paper")
     options = parser.parse_args()
     print(HEADER)
-    missed = []
+    missed, spent = [], 0
     for row in table():
         if row.group in options.only and options.rows in row.name:
-            missed += measure(row, options.seeds or (PAPER_SEEDS if row.group == "paper" else 3))
+            more, gradients = measure(row, options.seeds or (PAPER_SEEDS if row.group == "paper" else 3))
+            missed, spent = missed + more, spent + gradients
     if "offset" in options.only and options.rows in "offset":
         for seed in range(options.seeds or 3):
             missed += offset(seed)
+    print(f"{spent} gradients in all")
     print("\n".join(missed) or "all promises kept")
     return 1 if missed else 0
 
