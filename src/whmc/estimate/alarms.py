@@ -218,10 +218,14 @@ class Tail(NamedTuple):
     fewest: int
 
 
-TAILS = (Tail(0.005, 5.0, 6), Tail(0.0025, 10.0, 10))
-"""Tails that must be visited often. From trials: at 10 an independence move is accepted less than once in the draws
-of a run. Bent modes and shoulders that were wrong by five to ten standard errors had one to six visits of the first, or
-seven of the second; posteriors of the usual kind, in up to twenty dimensions, had nine or more, or log w below 8.5."""
+def tails(num_draws: int) -> tuple[Tail, Tail]:
+    """Those that must be visited often: where jumps come and go seldom, and where they do less than once in e runs.
+
+    From trials: bent modes and shoulders that were wrong by five to ten standard errors had one to six visits of the
+    first, or eight of the second; posteriors of the usual kind, in up to twenty dimensions, had nine or more of the
+    first, and log w was not as high as in the second.
+    """
+    return Tail(0.005, 5.0, 6), Tail(0.0025, 1 + np.log(num_draws), 10)
 
 
 def tails_rare(log_ratio: Float[np.ndarray, "chains draws"], log_evidence: float) -> list[Alarm]:
@@ -233,7 +237,7 @@ def tails_rare(log_ratio: Float[np.ndarray, "chains draws"], log_evidence: float
     """
     if log_ratio.shape[1] < 4:
         return []
-    for tail in TAILS:
+    for tail in tails(log_ratio.size):
         edge = float(np.quantile(log_ratio, 1 - tail.share))
         if not (np.isfinite(edge) and edge - log_evidence > tail.height):
             continue
