@@ -100,7 +100,7 @@ def main():
             rows = [run(case, seed, **settings) for seed in range(seeds)]
             show(name, rows)
             missed.extend(misses(name, rows))
-            spent += sum(row["gradients"] for row in rows)
+            spent += sum(one["gradients"] for one in rows)
 
     for name in MIXTURES:
         case = load(name)
