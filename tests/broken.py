@@ -13,7 +13,8 @@ from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, 
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.local import LocalHMC
 from whmc.kernels.random import draw_noise
-from whmc.modes.library import ModeLibrary, apply
+from whmc.modes.chart import apply
+from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, pick
 from whmc.target.target import Target
 

@@ -11,7 +11,7 @@ import whmc
 from contracts import problem
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.trajectory import Flight, jump
-from whmc.modes.library import apply
+from whmc.modes.chart import apply
 from whmc.target.target import Evaluation
 
 NAMES = ["two-scale", "diagonal", "rotated", "log-gamma", "many-well", "three"]

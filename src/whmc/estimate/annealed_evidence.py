@@ -3,7 +3,7 @@
 Draws are annealed into the throat, and draws of the throat's Gaussian (which is normalised) out of it; the work of both
 gives the evidence by Bennett's acceptance ratio. On the extended target, with omega for the labels at the throat:
 
-    start: pi(theta) r_i(theta) |L_i| in (z, i),     end: omega_i N(z; 0, I).
+    start: pi(theta) r_i(theta) |d theta/d z| in (z, i),     end: omega_i N(z; 0, I).
 """
 
 import dataclasses
@@ -14,12 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from whmc.estimate.evidence import Evidence, acceptance_ratio
-from whmc.kernels.base import AbstractKernel, make_state
+from whmc.kernels.base import AbstractKernel, log_joint, make_state
 from whmc.kernels.cycle import moves
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.wormhole import Wormhole
 from whmc.keys import children
-from whmc.modes.library import ModeLibrary, apply
+from whmc.modes.chart import apply
+from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import pick
 from whmc.target.target import Target
 
@@ -86,11 +87,10 @@ def _inward(
         state, _ = make_state(position, target, library)
         label = state.draw_label(jax.random.uniform(key_label))
         momentum = jax.random.normal(key_momentum, position.shape)
-        start = _energy(state.logdensity + state.log_responsibility(label), library, label, momentum)
+        start = -log_joint(state, label, momentum, library)
         chart = library.chart(label)
-        motion = Motion(
-            position - chart.location, apply(chart.scale, momentum), state.logdensity, state.score, jnp.zeros((), int)
-        )
+        displacement, velocity = chart.displacement(position), apply(chart.scale, momentum)
+        motion = Motion(displacement, velocity, state.logdensity, state.score, jnp.zeros((), int))
         end = leapfrog(
             motion,
             target,
@@ -121,7 +121,7 @@ def _outward(
         chart = library.chart(label)
         z, p = (jax.random.normal(k, chart.location.shape) for k in (key_z, key_p))
         displacement = apply(chart.scale, z)
-        found = target.evaluate(chart.location + displacement)
+        found = target.evaluate(chart.position(displacement))
         end = leapfrog(
             Motion(displacement, apply(chart.scale, p), found.logdensity, found.score, jnp.zeros((), int)),
             target,
@@ -130,19 +130,11 @@ def _outward(
             num_steps=throat,
             residual=lambda n: n.astype(float) / throat,
         )
-        state, _ = make_state(chart.location + end.displacement, target, library)
+        state, _ = make_state(chart.position(end.displacement), target, library)
         momentum = apply(chart.inverse_scale, end.velocity)
-        finish = _energy(state.logdensity + state.log_responsibility(label), library, label, momentum)
-        return finish - _throat_energy(library, label, z, p)
+        return -log_joint(state, label, momentum, library) - _throat_energy(library, label, z, p)
 
     return jax.lax.map(one, keys, batch_size=64)
-
-
-def _energy(
-    log_extended: Float[Array, ""], library: ModeLibrary, label: Int[Array, ""], momentum: Float[Array, " dim"]
-) -> Float[Array, ""]:
-    """-log of pi r_i |L_i| and of the momentum."""
-    return -log_extended - library.log_det[label] + 0.5 * momentum @ momentum
 
 
 def _throat_energy(

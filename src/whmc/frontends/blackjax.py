@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, init, make_state, place
 from whmc.kernels.local import AbstractLocal
 from whmc.kernels.settings import default_kernel
-from whmc.modes.library import Chart, ModeLibrary, apply
+from whmc.modes.chart import Chart, apply
+from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_responsibility
 from whmc.target.target import Target
 
@@ -203,7 +204,10 @@ class Move(AbstractLocal):
 
 
 def log_conditional(target: Target, library: ModeLibrary, label: Int[Array, ""]) -> Callable[[Array], Array]:
-    """z -> log pi + log r_i at theta = mu_i + L_i z; where the density fails it is -inf, with a finite gradient."""
+    """z -> log pi + log r_i + log|d theta/d z| at the theta of z in chart i.
+
+    Where the density fails it is -inf, with a finite gradient.
+    """
     chart = library.chart(label)
 
     def logdensity(z: Float[Array, " dim"]) -> Float[Array, ""]:
@@ -212,7 +216,8 @@ def log_conditional(target: Target, library: ModeLibrary, label: Int[Array, ""])
         found = target.evaluate(here)
         # zero, with the score that `evaluate` has made safe as its gradient
         slope = found.score @ (position - here)
-        return found.logdensity + slope + log_responsibility(log_components(library, position), label)
+        log_r = log_responsibility(log_components(library, position), label)
+        return found.logdensity + slope + log_r + chart.log_volume(position)
 
     return logdensity
 
@@ -226,8 +231,8 @@ def known(
     slope = jax.grad(lambda x: log_responsibility(log_components(library, x), label))(state.position)
     ours = {
         "position": z,
-        "logdensity": state.logdensity + state.log_responsibility(label),
-        "logdensity_grad": apply(chart.scale.T, state.score + slope),
+        "logdensity": state.logdensity + state.log_responsibility(label) + chart.log_volume(state.position),
+        "logdensity_grad": apply(chart.scale.T, chart.pulled(apply(chart.scale, z), state.score + slope)),
     }
     return made._replace(**{name: value for name, value in ours.items() if name in made._fields})
 
@@ -235,11 +240,11 @@ def known(
 def seen(end: Any, label: Int[Array, ""], chart: Chart, target: Target, library: ModeLibrary) -> tuple[ChainState, int]:
     """Our state at the end of a step, from what BlackJAX knows there, and the gradients that this took."""
     position = chart.unwhiten(end.position)
-    if not {"logdensity", "logdensity_grad"} <= set(end._fields):
+    if chart.bend is not None or not {"logdensity", "logdensity_grad"} <= set(end._fields):
         return make_state(position, target, library)[0], 1
     log_r, slope = jax.value_and_grad(lambda x: log_responsibility(log_components(library, x), label))(position)
     score = apply(chart.inverse_scale.T, end.logdensity_grad) - slope
-    return place(position, end.logdensity - log_r, score, library), 0
+    return place(position, end.logdensity - log_r - chart.log_volume(position), score, library), 0
 
 
 def _log_ratio(told: Any, accepted: Array, dtype: Any) -> Float[Array, ""]:

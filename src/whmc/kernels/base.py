@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
 from whmc.kernels.random import draw_noise
-from whmc.modes.library import ModeLibrary, row
+from whmc.modes.chart import row
+from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_components_of, log_mixture, pick
 from whmc.target.target import Numbers, Target
 
@@ -111,6 +112,14 @@ def init(position: Numbers, target: Target, library: ModeLibrary) -> ChainState:
 def refresh(state: ChainState, library: ModeLibrary) -> ChainState:
     """The same place, seen from another library."""
     return place(state.position, state.logdensity, state.score, library)
+
+
+def log_joint(
+    state: ChainState, label: Int[Array, ""], momentum: Float[Array, " dim"], library: ModeLibrary
+) -> Float[Array, ""]:
+    """log pi(theta) + log|d theta/d x_i| - ½|p|² + log r_i(theta): of position and momentum in chart i."""
+    log_volume = library.chart(label).log_volume(state.position)
+    return state.logdensity + log_volume - 0.5 * momentum @ momentum + state.log_responsibility(label)
 
 
 def log_accept(log_ratio: Float[Array, ""], proposal: ChainState) -> Float[Array, ""]:

@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
-from whmc.kernels.leg import NOWHERE, Leg, Schedule, fly_leg
+from whmc.kernels.leg import NOWHERE, Leg, Schedule, fly_leg, reached
 from whmc.kernels.packing import Packing, put
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
@@ -55,7 +55,7 @@ class AbstractFlight(AbstractKernel):
 
     def move(self, noise: Any, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, StepInfo]:
         leg = self.fly(self.begin(noise, state, target, library), target, library)
-        proposal = place(leg.position, leg.motion.logdensity, leg.motion.score, library)
+        proposal = place(reached(leg, library), leg.motion.logdensity, leg.motion.score, library)
         info = self.finish(noise, state, leg, proposal, library)
         return accept(noise.uniform[-1], leg.possible, info, state, proposal)
 
@@ -219,8 +219,8 @@ class Fleet:
     def settle(self, finish: Callable[..., Any], running: Bool[Array, " chains"], states: Rows, leg: Rows) -> Any:
         """The accept at the end of a flight: new states, and infos."""
         legs = self.legs.unpack(leg)
-        found = legs.motion.logdensity, legs.motion.score
-        proposals = self.states.pack(jax.vmap(place, (0, 0, 0, None))(legs.position, *found, self.library))
+        found = reached(legs, self.library), legs.motion.logdensity, legs.motion.score
+        proposals = self.states.pack(jax.vmap(place, (0, 0, 0, None))(*found, self.library))
         infos, uniform = finish(states, leg, proposals)
         new, info = jax.vmap(accept)(
             uniform,

@@ -11,8 +11,12 @@ where the mode is Gaussian in its chart, so the step size is limited by the shap
 
 The code works with displacement x = L z and velocity v = L p: one product with Sigma = L L^T a gradient. The kick at
 the end of a step and that at the beginning of the next are one.
+
+In a bent chart (`bend.py`) z is its straightened coordinate: theta is bent from mu + L z, the log of the volume adds to
+log pi, and the score is pulled back to the straight.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -20,7 +24,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from whmc._pytree import pytree
-from whmc.modes.library import Chart, Matrix, apply
+from whmc.modes.bend import Bend
+from whmc.modes.chart import Chart, Matrix, apply
 from whmc.target.target import Target
 
 
@@ -42,26 +47,26 @@ def turn(
     return cos * first + sin * second, cos * second - sin * first
 
 
-def kicked(motion: Motion, covariance: Matrix, time: Float[Array, ""]) -> Float[Array, " dim"]:
+def kicked(motion: Motion, covariance: Matrix, time: Float[Array, ""], bend: Bend | None) -> Float[Array, " dim"]:
     """The velocity after the residual's force was followed for a time."""
-    return motion.velocity + time * (apply(covariance, motion.score) + motion.displacement)
+    score = motion.score if bend is None else bend.pulled(motion.displacement, motion.score)
+    return motion.velocity + time * (apply(covariance, score) + motion.displacement)
 
 
 def leap(
     motion: Motion,
     target: Target,
-    location: Float[Array, " dim"],
-    covariance: Matrix,
+    chart: Chart,
     cos: Float[Array, ""],
     sin: Float[Array, ""],
     time: Float[Array, ""],
 ) -> Motion:
     """Rotate, evaluate, kick."""
     displacement, velocity = turn(motion.displacement, motion.velocity, cos, sin)
-    found = target.evaluate(location + displacement)
+    found = target.evaluate(chart.position(displacement))
     num_failed = motion.num_failed + found.failed.astype(motion.num_failed.dtype)
     here = Motion(displacement, velocity, found.logdensity, found.score, num_failed)
-    return Motion(displacement, kicked(here, covariance, time), found.logdensity, found.score, num_failed)
+    return dataclasses.replace(here, velocity=kicked(here, chart.covariance, time, chart.bend))
 
 
 def leapfrog(
@@ -83,8 +88,8 @@ def leapfrog(
         return 0.5 * step_size * jnp.where((n >= 0) & (n < num_steps), residual(n), 0.0)
 
     def step(n: Int[Array, ""], motion: Motion) -> Motion:
-        return leap(motion, target, chart.location, chart.covariance, cos, sin, half(n) + half(n + 1))
+        return leap(motion, target, chart, cos, sin, half(n) + half(n + 1))
 
-    velocity = kicked(motion, chart.covariance, half(jnp.asarray(0)))
-    start = Motion(motion.displacement, velocity, motion.logdensity, motion.score, motion.num_failed)
+    velocity = kicked(motion, chart.covariance, half(jnp.asarray(0)), chart.bend)
+    start = dataclasses.replace(motion, velocity=velocity)
     return jax.lax.fori_loop(0, num_steps, step, start)

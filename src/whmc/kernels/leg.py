@@ -10,9 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
+from whmc.kernels.base import ChainState
 from whmc.kernels.leapfrog import Motion, kicked, turn
 from whmc.kernels.packing import Packing
-from whmc.modes.library import Matrix, ModeLibrary, apply, row
+from whmc.modes.bend import Bend
+from whmc.modes.chart import Matrix, apply, row
+from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target, made_safe
 
 
@@ -69,9 +72,10 @@ class Leg:
     def with_velocity(self, velocity: Float[Array, " dim"]) -> "Leg":
         return dataclasses.replace(self, motion=dataclasses.replace(self.motion, velocity=velocity))
 
-    @property
-    def position(self) -> Float[Array, "*n dim"]:
-        return self.location + self.motion.displacement
+    def position(self, bend: Bend | None) -> Float[Array, " dim"]:
+        """theta; `bend`: that of the chart, if there is any."""
+        displacement = self.motion.displacement
+        return self.location + (displacement if bend is None else bend.bent(displacement))
 
     @property
     def momentum(self) -> Float[Array, " dim"]:
@@ -87,6 +91,12 @@ class Leg:
         """Straight to a position, in no chart."""
         none, still, zero = jnp.zeros((), int), jnp.zeros_like(position), jnp.zeros_like(log_start)
         return cls(none, none, log_start, position, Motion(still, still, zero, still, none), zero)
+
+
+def set_out(state: ChainState, label: Int[Array, ""], momentum: Float[Array, " dim"], library: ModeLibrary) -> Motion:
+    """At the start of a flight in chart i."""
+    displacement = library.chart(label).displacement(state.position)
+    return Motion(displacement, momentum, state.logdensity, state.score, jnp.zeros((), int))
 
 
 def set_off(leg: Leg, library: ModeLibrary) -> tuple[Leg, Matrix]:
@@ -108,27 +118,51 @@ def look(leg: Leg, found: Found) -> Leg:
     return dataclasses.replace(leg, motion=motion)
 
 
-def kick(leg: Leg, found: Found, covariance: Matrix, share: Float[Array, ""]) -> Leg:
+def kick(leg: Leg, found: Found, covariance: Matrix, bend: Bend | None, share: Float[Array, ""]) -> Leg:
     """The leg after the force that was found has acted for this share of a step."""
     leg = look(leg, found)
-    return leg.with_velocity(kicked(leg.motion, covariance, share * leg.step_size))
+    return leg.with_velocity(kicked(leg.motion, covariance, share * leg.step_size, bend))
 
 
 def rotate(
-    leg: Leg, found: Found, covariance: Matrix, cos: Float[Array, ""], sin: Float[Array, ""], share: Float[Array, ""]
+    leg: Leg,
+    found: Found,
+    covariance: Matrix,
+    bend: Bend | None,
+    cos: Float[Array, ""],
+    sin: Float[Array, ""],
+    share: Float[Array, ""],
 ) -> Leg:
     """Kick and rotate: a step up to the evaluation at its end. share: of the step size, for the kick before it."""
-    leg = kick(leg, found, covariance, share)
+    leg = kick(leg, found, covariance, bend, share)
     displacement, velocity = turn(leg.motion.displacement, leg.motion.velocity, cos, sin)
     return dataclasses.replace(
         leg, motion=dataclasses.replace(leg.motion, displacement=displacement, velocity=velocity)
     )
 
 
-def arrive(leg: Leg, found: Found, covariance: Matrix, schedule: Schedule, library: ModeLibrary) -> Leg:
+def arrive(
+    leg: Leg, found: Found, covariance: Matrix, bend: Bend | None, schedule: Schedule, library: ModeLibrary
+) -> Leg:
     """The leg after its last kick, with momentum for velocity."""
-    leg = kick(leg, found, covariance, schedule.half(schedule.num_steps - 1))
+    leg = kick(leg, found, covariance, bend, schedule.half(schedule.num_steps - 1))
     return leg.with_velocity(apply(row(library.inverse_scale, leg.label), leg.motion.velocity))
+
+
+def bends_of(legs: Leg, library: ModeLibrary) -> Bend | None:
+    """The bends of the charts that one chain is in, or many; None where all charts are straight."""
+    bend_of = library.bend_of
+    return bend_of(legs.label) if jnp.ndim(legs.label) == 0 else jax.vmap(bend_of)(legs.label)
+
+
+def positions(legs: Leg, bend: Bend | None) -> Float[Array, "*n dim"]:
+    """Where one chain is, or many."""
+    return legs.position(bend) if jnp.ndim(legs.label) == 0 else jax.vmap(Leg.position)(legs, bend)
+
+
+def reached(legs: Leg, library: ModeLibrary) -> Float[Array, "*n dim"]:
+    """Where one chain is at the end of a leg, or many."""
+    return positions(legs, bends_of(legs, library))
 
 
 def fly_leg(leg: Any, schedule: Schedule, target: Target, library: ModeLibrary, legs: Packing | None = None) -> Any:
@@ -151,6 +185,7 @@ def fly_leg(leg: Any, schedule: Schedule, target: Target, library: ModeLibrary, 
         return leg if legs is None else legs.unpack(leg)
 
     evaluate = target.value_and_score if legs is None else jax.vmap(target.value_and_score)
+    bend = bends_of(unpacked(leg), library)
     leg, covariance = jax.lax.cond(
         schedule.kicks,
         partial(each, partial(set_off, library=library)),
@@ -163,16 +198,17 @@ def fly_leg(leg: Any, schedule: Schedule, target: Target, library: ModeLibrary, 
 
     def step(n: Int[Array, ""], carry: tuple[Any, Found]) -> tuple[Any, Found]:
         share = schedule.half(n - 1) + schedule.half(n)
-        leg = each(partial(rotate, share=share), *carry, covariance, cos, sin)
-        return leg, evaluate(unpacked(leg).position)
+        leg = each(partial(rotate, share=share), *carry, covariance, bend, cos, sin)
+        return leg, evaluate(positions(unpacked(leg), bend))
 
     start = unpacked(leg).motion
     leg, found = jax.lax.fori_loop(0, schedule.num_steps, step, (leg, (start.logdensity, start.score)))
     return jax.lax.cond(
         schedule.kicks,
         partial(each, partial(arrive, schedule=schedule, library=library)),
-        lambda leg, found, covariance: each(look, leg, found),
+        lambda leg, found, covariance, bend: each(look, leg, found),
         leg,
         found,
         covariance,
+        bend,
     )

@@ -4,12 +4,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, log_joint
 from whmc.kernels.flight import AbstractFlight
-from whmc.kernels.leapfrog import Motion
-from whmc.kernels.leg import Leg, Schedule
+from whmc.kernels.leg import Leg, Schedule, set_out
 from whmc.kernels.random import Noise
-from whmc.modes.library import ModeLibrary, row
+from whmc.modes.chart import row
+from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
 
 JITTER = 0.2
@@ -40,7 +40,7 @@ class LocalHMC(AbstractFlight, AbstractLocal):
     """Explores the mode that the chain is in.
 
     i ~ r(theta); momentum p ~ N(0, I) in chart i; `num_steps` leapfrog steps of the chart's own step size;
-    accept with exp(-ΔH) · r_i(theta')/r_i(theta).
+    accept with exp(-ΔH) · r_i(theta')/r_i(theta), where the energy H counts the volume of a bent chart.
     """
 
     num_steps: Int[Array, ""] | int = 4
@@ -55,29 +55,23 @@ class LocalHMC(AbstractFlight, AbstractLocal):
         del target
         (u_label, u_step, _), momentum = noise.uniform, noise.normal
         label = state.draw_label(u_label)
-        location = row(library.location, label)
         return Leg(
             label=label,
             other=label,
-            log_start=log_joint(state, label, momentum),
-            location=location,
-            motion=Motion(state.position - location, momentum, state.logdensity, state.score, jnp.zeros((), int)),
+            log_start=log_joint(state, label, momentum, library),
+            location=row(library.location, label),
+            motion=set_out(state, label, momentum, library),
             step_size=row(library.step_size, label) * jitter(u_step),
         )
 
     def finish(self, noise: Noise, state: ChainState, leg: Leg, proposal: ChainState, library: ModeLibrary) -> StepInfo:
-        del noise, state, library
+        del noise, state
         return StepInfo(
             label=leg.label,
             proposed=leg.label,
-            log_ratio=log_joint(proposal, leg.label, leg.momentum) - leg.log_start,
+            log_ratio=log_joint(proposal, leg.label, leg.momentum, library) - leg.log_start,
             accepted=leg.possible,
             regenerated=jnp.zeros((), bool),
             num_gradients=jnp.asarray(self.num_steps),
             num_failed=leg.motion.num_failed,
         )
-
-
-def log_joint(state: ChainState, label: Int[Array, ""], momentum: Float[Array, " dim"]) -> Float[Array, ""]:
-    """log pi(theta) r_i(theta) - ½|p|²."""
-    return state.logdensity + state.log_responsibility(label) - 0.5 * momentum @ momentum

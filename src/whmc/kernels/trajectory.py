@@ -8,6 +8,7 @@ from whmc._pytree import pytree
 from whmc.kernels.base import ChainState, StepInfo, metropolis, place
 from whmc.kernels.random import Noise
 from whmc.kernels.wormhole import AbstractJump, Choice
+from whmc.modes.chart import apply
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_responsibility, pick
 from whmc.target.target import Evaluation, Target
@@ -117,7 +118,8 @@ def jump(flight: Flight, library: ModeLibrary, u_label: Float[Array, ""], u_choi
     choice = Choice.of(library)
     proposed = choice.draw(u_choice, label)
     origin, goal = library.chart(label), library.chart(proposed)
-    position = goal.unwhiten(origin.whiten(flight.position))
+    # bends are left out: the jump may be any map that is symplectic, whatever the labels come from
+    position = goal.location + apply(goal.scale, apply(origin.inverse_scale, flight.position - origin.location))
     if library.diagonal:
         momentum = goal.inverse_scale * origin.scale * flight.momentum
     else:

@@ -7,12 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
-from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, place
+from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, log_joint, place
 from whmc.kernels.flight import AbstractFlight
 from whmc.kernels.leapfrog import Motion, turn
-from whmc.kernels.leg import LANDING, Leg, Schedule
+from whmc.kernels.leg import LANDING, Leg, Schedule, reached, set_out
 from whmc.kernels.random import Noise
-from whmc.modes.library import ModeLibrary, apply, row
+from whmc.modes.chart import apply, row
+from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_responsibility, pick, pick_weight
 from whmc.target.target import Target
 
@@ -78,7 +79,7 @@ class Wormhole(AbstractFlight, AbstractJump):
         · r_k(theta')/r_i(theta) · g(i|k)/g(k|i)
 
     T = 0 is the direct jump theta' = mu_k + L_k z, whose ratio is w(theta')/w(theta) · (1 - omega_i)/(1 - omega_k),
-    w = pi/q.
+    w = pi/q. In bent charts z is the straightened coordinate, and |d theta/d z| is in the place of |L|.
     The step is `stride` times the smaller step size of the two charts: the same in both directions.
     """
 
@@ -114,13 +115,12 @@ class Wormhole(AbstractFlight, AbstractJump):
     ) -> Leg:
         """The start in chart i, on the way to chart k."""
         log_start = log_joint(state, label, momentum, library) - Choice.of(library).log_back(label, proposed)
-        location = row(library.location, label)
         return Leg(
             label=label,
             other=proposed,
             log_start=jnp.where(label == proposed, jnp.inf, log_start),
-            location=location,
-            motion=Motion(state.position - location, momentum, state.logdensity, state.score, jnp.zeros((), int)),
+            location=row(library.location, label),
+            motion=set_out(state, label, momentum, library),
             step_size=self.stride * jnp.minimum(row(library.step_size, label), row(library.step_size, proposed)),
         )
 
@@ -172,7 +172,7 @@ class Wormhole(AbstractFlight, AbstractJump):
     ) -> Jump:
         """Where the jump from chart `label` to chart `proposed` leads, and its log ratio."""
         leg = self.fly(self.depart(state, momentum, label, proposed, library), target, library)
-        proposal = place(leg.position, leg.motion.logdensity, leg.motion.score, library)
+        proposal = place(reached(leg, library), leg.motion.logdensity, leg.motion.score, library)
         log_ratio = log_joint(proposal, proposed, leg.momentum, library) - leg.log_start
         return Jump(proposal, leg.momentum, log_ratio, leg.motion.num_failed)
 
@@ -190,18 +190,11 @@ class Wormhole(AbstractFlight, AbstractJump):
         return leg.motion, leg.momentum
 
 
-def log_joint(
-    state: ChainState, label: Int[Array, ""], momentum: Float[Array, " dim"], library: ModeLibrary
-) -> Float[Array, ""]:
-    """log pi(theta) + log|L_i| - ½|p|² + log r_i(theta)."""
-    return state.logdensity + row(library.log_det, label) - 0.5 * momentum @ momentum + state.log_responsibility(label)
-
-
 @pytree
 class GibbsWormhole(AbstractFlight, AbstractJump):
     """The direct jump without rejection: all charts at once.
 
-    i ~ r(theta), z = L_i^{-1}(theta - mu_i); then k from p(k|z) ∝ pi(T_k z) r_k(T_k z) |L_k| with T_k z = mu_k + L_k z.
+    i ~ r(theta), z = T_i^{-1} theta; then k from p(k|z) ∝ pi(T_k z) r_k(T_k z) |dT_k z|, T_k z = mu_k + L_k z, or bent.
     It costs a density for each chart and one gradient where it lands.
     """
 
@@ -219,7 +212,8 @@ class GibbsWormhole(AbstractFlight, AbstractJump):
         def weigh(k: Int[Array, ""]) -> tuple[Array, Array]:
             chart = library.chart(k)
             position = chart.unwhiten(z)
-            weight = target(position) + log_responsibility(log_components(library, position), k) + chart.log_det
+            log_r = log_responsibility(log_components(library, position), k)
+            weight = target(position) + log_r + chart.log_volume(position)
             return jnp.where(weight < jnp.inf, weight, -jnp.inf), position  # NaN is not below either
 
         weights, positions = jax.vmap(weigh)(jnp.arange(library.capacity))

@@ -4,8 +4,10 @@ Chart k has a location mu_k, a scale L_k (Sigma_k = L_k L_k^T), a weight omega_k
 position of theta in chart k is z = L_k^{-1} (theta - mu_k). Unused places have log_weight -inf, so a
 fuller library is new data and never a new shape until the capacity doubles.
 
-A mode has one chart, or several where it is bent: `mode` says which mode a chart belongs to. The first chart of a mode
-is its home: the one Gaussian of the whole mode. The others tell its shape.
+A chart may be bent (`bend.py`): then z is bent into theta, and x, which z is bent from, is its coordinate.
+
+A mode has one chart, or several: `mode` says which mode a chart belongs to. The first chart of a mode is its home: the
+one Gaussian of the whole mode. The others tell its shape.
 """
 
 from typing import NamedTuple
@@ -15,6 +17,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
+from whmc.modes.bend import Bend, BendShapes
+from whmc.modes.chart import Chart, row
 from whmc.target.target import Numbers
 
 DIAGONAL_FROM = 1000
@@ -28,28 +32,6 @@ numbers, without the rejection loops of a gamma sampler, which took a third of t
 WEIGHT_FLOOR = 0.01
 """No mode gets less than this share of an equal weight, so that none is ever given up for good."""
 
-Matrix = Float[Array, "dim dim"] | Float[Array, " dim"]
-
-
-def apply(matrix: Matrix, vector: Float[Array, " dim"]) -> Float[Array, " dim"]:
-    """matrix · vector, where a one-dimensional matrix is a diagonal."""
-    return matrix @ vector if matrix.ndim == 2 else matrix * vector
-
-
-def row(rows: Float[Array, "capacity ..."], label: Int[Array, ""] | int) -> Float[Array, "..."]:
-    """rows[label] of a label that exists: without the tests of an index, which take longer than to look it up."""
-    return rows.at[label].get(mode="clip")
-
-
-def whiten_rows(scale: np.ndarray, shift: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
-    """L^{-1} x of many displacements at once, in NumPy; a one-dimensional L is a diagonal."""
-    return shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
-
-
-def unwhiten_rows(scale: np.ndarray, z: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
-    """L z of many points at once, in NumPy."""
-    return z * scale if scale.ndim == 1 else z @ scale.T
-
 
 class Charts(NamedTuple):
     """The charts in use, as NumPy copies."""
@@ -61,28 +43,9 @@ class Charts(NamedTuple):
 
 
 @pytree
-class Chart:
-    """One mode's coordinates."""
-
-    location: Float[Array, " dim"]
-    scale: Matrix
-    inverse_scale: Matrix
-    covariance: Matrix
-    log_det: Float[Array, ""]
-    step_size: Float[Array, ""]
-
-    def whiten(self, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """z = L^{-1} (theta - mu)."""
-        return apply(self.inverse_scale, position - self.location)
-
-    def unwhiten(self, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """theta = mu + L z."""
-        return self.location + apply(self.scale, z)
-
-
-@pytree
 class ModeLibrary:
-    """Charts of the known modes. `dof` is the Student-t base's degrees of freedom (inf: Gaussian)."""
+    """Charts of the known modes. `dof` is the Student-t base's degrees of freedom (inf: Gaussian). `bend`: None where
+    all charts are straight; what is compiled for straight charts then knows nothing of bends."""
 
     location: Float[Array, "capacity dim"]
     scale: Float[Array, "capacity dim dim"] | Float[Array, "capacity dim"]
@@ -93,6 +56,7 @@ class ModeLibrary:
     step_size: Float[Array, " capacity"]
     mode: Int[Array, " capacity"]
     dof: Float[Array, ""]
+    bend: Bend | None = None
 
     @classmethod
     def from_charts(
@@ -105,11 +69,12 @@ class ModeLibrary:
         mode: Numbers | None = None,
         capacity: int | None = None,
         dof: float = np.inf,
+        bends: BendShapes | None = None,
     ) -> "ModeLibrary":
         """A library of charts: locations (K, D), scales (K, D, D) lower triangular or (K, D) diagonal.
 
         Weights (equal unless given) are made to sum to one. `mode`: the mode of each chart, counted from zero; unless
-        given every chart is a mode of its own.
+        given every chart is a mode of its own. `bends`: those of the charts, if any is bent.
         """
         locations, scales = np.asarray(location, float), np.asarray(scale, float)
         size, dim = locations.shape
@@ -130,17 +95,23 @@ class ModeLibrary:
         modes = np.arange(size) if mode is None else np.asarray(mode)
         if modes.shape != (size,) or set(modes.tolist()) != set(range(len(set(modes.tolist())))):
             raise ValueError(f"mode must name the mode of each of {size} charts, counted from zero, got {mode!r}")
+        inverse = 1 / scales if diagonal else np.tril(np.linalg.inv(scales))
+        bend = None
+        if bends is not None and (np.any(bends.curve) or np.any(bends.stretch)):
+            _require_bends(bends, size, dim, diagonal)
+            bend = Bend.of(BendShapes(*(_padded(rows, capacity, 0.0) for rows in bends)), scales, inverse)
         # device_put and not jnp.asarray, which compiles something for every shape
         return cls(
             location=jax.device_put(_padded(locations, capacity, 0.0)),
             scale=jax.device_put(scales),
-            inverse_scale=jax.device_put(1 / scales if diagonal else np.tril(np.linalg.inv(scales))),
+            inverse_scale=jax.device_put(inverse),
             covariance=jax.device_put(scales**2 if diagonal else scales @ np.swapaxes(scales, 1, 2)),
             log_det=jax.device_put(np.sum(np.log(sd), axis=1)),
             log_weight=jax.device_put(_padded(log_weights, capacity, -np.inf)),
             step_size=jax.device_put(_padded(step_sizes, capacity, 1.0)),
             mode=jax.device_put(_padded(modes, capacity, 0).astype(int)),
             dof=jax.device_put(np.asarray(dof, float)),
+            bend=bend,
         )
 
     @classmethod
@@ -207,15 +178,32 @@ class ModeLibrary:
             row(self.covariance, label),
             row(self.log_det, label),
             row(self.step_size, label),
+            self.bend_of(label),
         )
 
+    def bend_of(self, label: Int[Array, ""] | int) -> Bend | None:
+        """The bend of chart k; None where all are straight."""
+        return None if self.bend is None else jax.tree.map(lambda rows: row(rows, label), self.bend)
+
+    def bends(self) -> BendShapes:
+        """The bends of the charts in use, as NumPy copies. Not under jit."""
+        size = self.size
+        if self.bend is None:
+            return BendShapes.straight(size, self.dim)
+        return BendShapes(*(np.array(part)[:size] for part in (self.bend.axis, self.bend.curve, self.bend.stretch)))
+
+    @property
+    def bent(self) -> Bool[np.ndarray, " size"]:
+        """Whether each chart in use is bent. Not under jit."""
+        return np.any(self.bends().axis != 0, axis=1)
+
     def whiten(self, label: Int[Array, ""] | int, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """z = L_k^{-1} (theta - mu_k)."""
+        """x of theta in chart k; L_k^{-1} (theta - mu_k) where it is straight."""
         return self.chart(label).whiten(position)
 
-    def unwhiten(self, label: Int[Array, ""] | int, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """theta = mu_k + L_k z."""
-        return self.chart(label).unwhiten(z)
+    def unwhiten(self, label: Int[Array, ""] | int, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """theta of x in chart k; mu_k + L_k x where it is straight."""
+        return self.chart(label).unwhiten(x)
 
     def add(
         self, location: Numbers, scale: Numbers, *, log_weight: float = 0.0, step_size: float = 1.0
@@ -235,6 +223,7 @@ class ModeLibrary:
             step_size=with_row(step_sizes, step_size),
             mode=np.append(self.mode_of, self.num_modes),
             capacity=capacity,
+            bends=self.bends().with_straight(1),
         )
 
     def drop(self, label: int) -> "ModeLibrary":
@@ -242,10 +231,14 @@ class ModeLibrary:
         self._require(label)
         location, scale, log_weight, step_size = (np.delete(rows, label, axis=0) for rows in self.charts())
         mode = np.unique(np.delete(self.mode_of, label), return_inverse=True)[1]  # counted anew where one is gone
-        return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=mode)
+        bends = self.bends().rows(np.arange(self.size) != label)
+        return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=mode, bends=bends)
 
     def merge(self, first: int, second: int) -> "ModeLibrary":
-        """Charts `first` and `second` become one, in the place of `first`, with the moments of their mixture."""
+        """Charts `first` and `second` become one, in the place of `first`, with the moments of their mixture.
+
+        It is straight; those of bent charts are taken without their bends.
+        """
         self._require(first)
         self._require(second)
         if first == second:
@@ -261,7 +254,11 @@ class ModeLibrary:
         scales[first] = np.sqrt(covariance) if self.diagonal else np.linalg.cholesky(covariance)
         log_weights[first] = log_sum
         step_sizes[first] = np.min(step_sizes[pair])
-        return self.with_charts(locations, scales, log_weight=log_weights, step_size=step_sizes).drop(second)
+        bends = self.bends()
+        for rows in bends:
+            rows[first] = 0.0
+        merged = self.with_charts(locations, scales, log_weight=log_weights, step_size=step_sizes, bends=bends)
+        return merged.drop(second)
 
     def charts(self) -> Charts:
         """The charts in use, as NumPy copies. Not under jit."""
@@ -288,8 +285,9 @@ class ModeLibrary:
         mode: Numbers | None = None,
         capacity: int | None = None,
         dof: float | None = None,
+        bends: BendShapes | None = None,
     ) -> "ModeLibrary":
-        """Other charts in a library like this one: of the same modes, capacity and base unless told."""
+        """Other charts in a library like this one: of the same modes, bends, capacity and base unless told."""
         return ModeLibrary.from_charts(
             location,
             scale,
@@ -298,6 +296,7 @@ class ModeLibrary:
             mode=self.mode_of if mode is None else mode,
             capacity=self.capacity if capacity is None else capacity,
             dof=float(self.dof) if dof is None else dof,
+            bends=self.bends() if bends is None else bends,
         )
 
     def _require(self, label: int) -> None:
@@ -322,6 +321,21 @@ def _require_charts(
         raise ValueError(f"step_size must be positive, got {step_size!r}")
     if not (np.isposinf(dof) or (float(dof).is_integer() and 1 <= dof <= MAX_DOF)):
         raise ValueError(f"dof must be a whole number from 1 to {MAX_DOF}, or inf for a Gaussian base, got {dof}")
+
+
+def _require_bends(bends: BendShapes, size: int, dim: int, diagonal: bool) -> None:
+    """What makes a bend a map with an inverse."""
+    if diagonal:
+        raise ValueError("charts with diagonal scales are not bent: give scales (K, D, D)")
+    if [rows.shape for rows in bends] != [(size, dim), (size, dim), (size,)]:
+        raise ValueError(f"bends must be those of {size} charts in {dim} dimensions")
+    if not all(np.all(np.isfinite(rows)) for rows in bends):
+        raise ValueError("axes, curves and stretches of bends must be finite")
+    length, aslant = np.linalg.norm(bends.axis, axis=1), np.einsum("kd,kd->k", bends.axis, bends.curve)
+    if np.any(np.abs(length - 1)[length > 0] > 1e-8) or np.any(
+        np.abs(aslant) > 1e-8 * (1 + np.linalg.norm(bends.curve, axis=1))
+    ):
+        raise ValueError("the axis of a bend must have length one (zero: no bend) and be at right angles to its curve")
 
 
 def _padded(rows: np.ndarray, capacity: int, filler: Numbers) -> np.ndarray:

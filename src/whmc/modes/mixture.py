@@ -3,7 +3,8 @@
     q(theta) = sum_k omega_k b(z_k) / |L_k|,   z_k = L_k^{-1} (theta - mu_k)
     r_k(theta) = omega_k b(z_k) / |L_k| / q(theta)
 
-with one base density b for all charts, standard Gaussian or Student-t. Everything stays in logs.
+with one base density b for all charts, standard Gaussian or Student-t. Where chart k is bent (`bend.py`), x_k is in the
+place of z_k and the volume |d theta/d x_k| in that of |L_k|. Everything stays in logs.
 """
 
 import math
@@ -43,16 +44,26 @@ def _log_norms(dim: int) -> Float[np.ndarray, " num"]:
 
 def log_components(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, " capacity"]:
     """log(omega_k b(z_k) / |L_k|) for every chart; -inf where a place is unused."""
-    square = squares(library, position)
-    return library.log_weight - library.log_det + log_base(square, library.dim, library.dof)
+    height = library.log_weight - library.log_det
+    if library.bend is None:
+        square = squares(library, position)
+    else:
+        square, log_volume = library.bend.straighten_all(_whitened(library, position))
+        height = height - log_volume
+    return height + log_base(square, library.dim, library.dof)
 
 
 def squares(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, " capacity"]:
-    """|z_k|² in every chart; a number without meaning where a place is unused."""
+    """|z_k|² in every chart, without its bend; a number without meaning where a place is unused."""
+    z = _whitened(library, position)
+    return jnp.sum(z * z, axis=-1)
+
+
+def _whitened(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, "capacity dim"]:
+    """z_k in every chart."""
     shift = position - library.location
     inverse = library.inverse_scale
-    z = inverse * shift if library.diagonal else jnp.einsum("kij,kj->ki", inverse, shift)
-    return jnp.sum(z * z, axis=-1)
+    return inverse * shift if library.diagonal else jnp.einsum("kij,kj->ki", inverse, shift)
 
 
 def log_mixture(components: Float[Array, " capacity"]) -> Float[Array, ""]:
@@ -114,15 +125,26 @@ def _radius(uniform: Float[Array, " half"], normal: Float[Array, ""], dof: Float
 def chart_squares(
     library: ModeLibrary, position: Float[np.ndarray, "n dim"], charts: Int[np.ndarray, " some"] | None = None
 ) -> Float[np.ndarray, "some n"]:
-    """|z_k|² of many points in every chart in use, or in some, in NumPy: without compiling anything."""
+    """|x_k|² of many points in every chart in use, or in some, in NumPy: without compiling anything."""
+    return _squares_and_volumes(library, position, charts)[0]
+
+
+def _squares_and_volumes(
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], charts: Int[np.ndarray, " some"] | None
+) -> tuple[Float[np.ndarray, "some n"], Float[np.ndarray, "some n"] | float]:
+    """|x_k|², and by how much log|d theta/d x_k| exceeds log|L_k|."""
     inverse, locations = np.asarray(library.inverse_scale), np.asarray(library.location)
     numbers = range(library.size) if charts is None else charts.tolist()
     squares = np.empty((len(numbers), len(position)))
+    bends = None if library.bend is None else library.bends()
+    volumes = None if bends is None else np.zeros_like(squares)
     for n, k in enumerate(numbers):
         shift = position - locations[k]
         z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
+        if bends is not None and volumes is not None:
+            z, volumes[n] = bends.straighten(k, z)
         np.einsum("nd,nd->n", z, z, out=squares[n])
-    return squares
+    return squares, 0.0 if volumes is None else volumes
 
 
 def log_base_of(square: Float[np.ndarray, "*n"], dim: int, dof: float) -> Float[np.ndarray, "*n"]:
@@ -137,9 +159,10 @@ def log_components_of(
     library: ModeLibrary, position: Float[np.ndarray, "n dim"], charts: Int[np.ndarray, " some"] | None = None
 ) -> Float[np.ndarray, "some n"]:
     """log(omega_k b(z_k) / |L_k|) of many points for every chart in use, or for some, in NumPy."""
-    base = log_base_of(chart_squares(library, position, charts), library.dim, float(library.dof))
+    square, log_volume = _squares_and_volumes(library, position, charts)
     height = np.asarray(library.log_weight) - np.asarray(library.log_det)
-    return base + (height[: library.size] if charts is None else height[charts])[:, None]
+    height = (height[: library.size] if charts is None else height[charts])[:, None]
+    return log_base_of(square, library.dim, float(library.dof)) + height - log_volume
 
 
 def log_ratio_of(

@@ -11,6 +11,8 @@ those of several rounds serve together.
 import numpy as np
 from jaxtyping import Float, Int
 
+from whmc.modes.bend import BendShapes
+from whmc.modes.fit_bend import BentChart
 from whmc.modes.gaussian_mixture import GaussianMixture, climb, fit_gaussian_mixture
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
@@ -78,7 +80,8 @@ def fit_mixtures(
     found: dict[int, GaussianMixture] = {}
     for m in np.argsort(-misfit * np.bincount(mode, minlength=len(charts))).tolist():
         now = _mixture_of(library, charts[m][1:])
-        fitted = best_mixture(now, position[mode == m], float(misfit[m]), room)
+        home = BentChart.of(library, int(charts[m][0])) if library.bent[charts[m][0]] else None
+        fitted = best_mixture(now, position[mode == m], float(misfit[m]), room, home)
         if fitted is not None:
             found[m] = fitted
             room -= len(fitted.weight) - len(now.weight)
@@ -86,7 +89,13 @@ def fit_mixtures(
         return library
     pieces = [_charts(library, charts[m], m, found.get(m)) for m in range(len(charts))]
     location, scale, log_weight, step_size, modes = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=modes)
+    # homes keep their bends; the Gaussians of a mixture are straight
+    bends = BendShapes.straight(len(modes), library.dim)
+    kept = np.flatnonzero(np.isin(modes, list(found), invert=True) | (np.diff(modes, prepend=-1) != 0))
+    before = np.concatenate([mine[: 1 if m in found else None] for m, mine in enumerate(charts)])
+    for rows, were in zip(bends, library.bends(), strict=True):
+        rows[kept] = were[before]
+    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=modes, bends=bends)
 
 
 def misfit_of(log_ratio: Float[np.ndarray, " n"]) -> float:
@@ -98,9 +107,10 @@ def misfit_of(log_ratio: Float[np.ndarray, " n"]) -> float:
 
 
 def best_mixture(
-    now: GaussianMixture, draws: Float[np.ndarray, "n dim"], misfit: float, room: int
+    now: GaussianMixture, draws: Float[np.ndarray, "n dim"], misfit: float, room: int, bent: BentChart | None = None
 ) -> GaussianMixture | None:
-    """Gaussians that give held-out draws enough more density than those of now, or than one where there are none.
+    """Gaussians that give held-out draws enough more density than those of now; where there are none, than the bent
+    chart that the mode has, or than one Gaussian.
 
     If more do not, the same number with more of EM, where that helps; None for no change. misfit: what can be gained at
     most, about. room: for so many more. Two do not see rings, four do, so four are always tried; more only while they
@@ -113,7 +123,7 @@ def best_mixture(
     draws = draws[np.linspace(0, len(draws) - 1, min(len(draws), MAX_DRAWS_TO_SPLIT)).astype(int)]
     fit, held = draws[::2], draws[1::2]
     base = climb(now, fit) if size else fit_gaussian_mixture(fit, 1)
-    height, best = base.log_density(held).mean(), None
+    height, best = (base if size or bent is None else bent).log_density(held).mean(), None
     for more in SIZES:
         if not size < more <= size + room:
             continue

@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
-from whmc.modes.library import ModeLibrary, whiten_rows
+from whmc.modes.chart import whiten_rows
+from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import chart_squares
 from whmc.paper.plain_hmc import PlainHMC
 from whmc.target.target import Target

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from whmc.modes.chart import whiten_rows
 from whmc.modes.curvature import library_at
-from whmc.modes.library import ModeLibrary, whiten_rows
+from whmc.modes.library import ModeLibrary
 from whmc.search.find import search_modes
 from whmc.target.target import Target
 from whmc.testing.invariance import nearest

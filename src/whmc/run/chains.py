@@ -204,10 +204,10 @@ class Mover:
             return Moved(*move_chains(task.kernel, self.target, task.library, states, noise, *numbers))
 
     def hand_over(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> Chains:
-        """The chains in states that belong to this library. What a larger one needs is compiled here, and not in the
-        thread of each group."""
+        """The chains in states that belong to this library. What a larger one or a bent one needs is compiled here, and
+        not in the thread of each group."""
         before, chains = chains.capacity, chains.seen_from(library)
-        if before != library.capacity:
+        if before != library.capacity or library.bend is not None:
             self.compile(chains, kernel, library)
         return chains
 

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc.keys import child, generator
-from whmc.modes.library import DIAGONAL_FROM, unwhiten_rows
+from whmc.modes.chart import unwhiten_rows
+from whmc.modes.library import DIAGONAL_FROM
 from whmc.search.assign import NOBODY
 from whmc.search.mode_search import outside
 from whmc.search.peak import Peak

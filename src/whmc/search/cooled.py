@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from whmc.keys import generator
-from whmc.modes.library import unwhiten_rows
+from whmc.modes.chart import unwhiten_rows
 from whmc.search.descent import DescentResult, KnownModes, descend, widths
 from whmc.search.finders import AbstractFinder
 from whmc.target.rows import logdensities

@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc.keys import generator
-from whmc.modes.library import ModeLibrary, unwhiten_rows
+from whmc.modes.chart import unwhiten_rows
+from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_base_of, log_components_of
 from whmc.search.peak import Peak
 from whmc.target.rows import logdensities

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SCHEMA = 3
+SCHEMA = 4
 MAGIC = b"whmc"
 
 CLASSES = {
     "Adaptation": "whmc.run.state",
+    "Bend": "whmc.modes.bend",
     "Chains": "whmc.run.chains",
     "ChainState": "whmc.kernels.base",
     "ChartShapes": "whmc.warmup.charts",

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float, Int
 from scipy.special import chdtrc, kolmogi, kolmogorov
 
 from whmc.kernels.base import AbstractKernel, ChainState, init
-from whmc.modes.library import ModeLibrary, whiten_rows
+from whmc.modes.chart import whiten_rows
+from whmc.modes.library import ModeLibrary
 from whmc.target.target import Target
 from whmc.testing.targets import Problem
 

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float, Int
 
-from whmc.modes.library import ModeLibrary, whiten_rows
+from whmc.modes.chart import whiten_rows
+from whmc.modes.library import ModeLibrary
 from whmc.modes.split import fitted_with
 
 
@@ -36,11 +37,14 @@ def fit_charts(
     shrinking towards the curvature, and the degree is kept whose log w varies least over the other half: draws that are
     few, or a mode that is Gaussian, keep the curvature; skewed, flat and heavy modes get their moments.
 
-    A mode with several charts has its home fitted so; the others stay as they are in the library, for `fit_mixtures`.
+    A mode with several charts has its home fitted so; the others stay as they are in the library, for `fit_mixtures`,
+    and bent charts for `bend_charts`.
     """
     location, scale, _, _ = library.charts()
-    owner = fitted_with(library)
+    owner, bent = fitted_with(library), library.bent
     for k in np.unique(owner).tolist():
+        if bent[k]:
+            continue
         mine = np.flatnonzero(owner[label] == k)
         if len(mine) < 8:
             location[k], scale[k] = curvature.location[k], curvature.scale[k]

@@ -5,7 +5,7 @@ from statistics import NormalDist
 import numpy as np
 from jaxtyping import Float, Int
 
-from whmc.modes.library import whiten_rows
+from whmc.modes.chart import whiten_rows
 from whmc.warmup.charts import ChartShapes
 
 ACCEPTANCE_GOAL = 0.8

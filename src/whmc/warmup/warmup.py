@@ -13,6 +13,7 @@ from whmc.kernels.cycle import moves
 from whmc.kernels.local import AbstractLocal, LocalHMC
 from whmc.kernels.settings import infos, with_settings
 from whmc.kernels.wormhole import Wormhole
+from whmc.modes.bending import bend_charts
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
 from whmc.modes.refine import merge_duplicates, with_best_dof, with_gaussian_base
@@ -176,8 +177,10 @@ def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
             weight = np.bincount(library.home_of, np.exp(log_weight), library.size)
             settings["num_steps"], step_size = quarter_turn(step_size, weight)
     library = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
-    if left <= SPLIT_BEFORE and warmup.pool is not None:
-        before, library = library, fit_mixtures(library, *warmup.pool.both, grow=left == SPLIT_BEFORE)
+    if warmup.pool is not None:
+        before, library = library, bend_charts(library, *warmup.pool.both)
+        if left <= SPLIT_BEFORE:
+            library = fit_mixtures(library, *warmup.pool.both, grow=left == SPLIT_BEFORE)
         if library is not before:
             warmup = dataclasses.replace(warmup, curvature=ChartShapes.of(library))
     library = with_best_dof(library, position)

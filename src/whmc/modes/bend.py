@@ -1,0 +1,123 @@
+"""Bends: charts that follow a curved mode or a funnel, in closed form both ways.
+
+In the whitened coordinates z = L^{-1} (theta - mu) of a chart, along a unit vector v, with s = v·z = v·x,
+
+    z = s v + (x - s v) exp(a c(s)) + b s²,     x = s v + (z - s v - b s²) exp(-a c(s)),     b·v = 0,
+
+c(s) = s, cut at ±`REACH`. The curve b makes a banana of a Gaussian x, the stretch a a funnel. Volume grows by
+
+    log|dz/dx| = (D - 1) a c(s).
+
+Kernels work with displacements d = L x. There the same map needs no matrix: with V = L v, B = L b and w = L^{-T} v,
+
+    theta - mu = s V + (d - s V) exp(a c(s)) + B s²,     s = w·d = w·(theta - mu),
+
+and a score g at theta is pulled back to d by the transposed derivative, with e = exp(a c(s)):
+
+    J^T g = e g + w [(1 - e) V·g + a c'(s) e (d - s V)·g + 2 s B·g].
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from whmc._pytree import pytree
+
+REACH = 8.0
+"""Standard deviations along a bend up to which its stretch grows: no draw gets there, and nothing overflows."""
+
+
+class BendShapes(NamedTuple):
+    """Bends of charts in whitened coordinates, as NumPy arrays: v, b and a. A straight chart has zeros."""
+
+    axis: Float[np.ndarray, "size dim"]
+    curve: Float[np.ndarray, "size dim"]
+    stretch: Float[np.ndarray, " size"]
+
+    @classmethod
+    def straight(cls, size: int, dim: int) -> "BendShapes":
+        return cls(np.zeros((size, dim)), np.zeros((size, dim)), np.zeros(size))
+
+    def rows(self, which: Any) -> "BendShapes":
+        """Those of some charts."""
+        return BendShapes(*(part[which] for part in self))
+
+    def with_straight(self, num: int) -> "BendShapes":
+        """These and so many straight ones."""
+        more = BendShapes.straight(num, self.axis.shape[1])
+        return BendShapes(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
+
+    def resized(self, factor: float) -> "BendShapes":
+        """The same bends of charts whose scale is multiplied by a factor."""
+        return BendShapes(self.axis, factor * self.curve, factor * self.stretch)
+
+    def straighten(self, k: int, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
+        """x of many points z in chart k, and log|dz/dx| there."""
+        s = z @ self.axis[k]
+        rise = self.stretch[k] * np.clip(s, -REACH, REACH)
+        ridge = s[:, None] * self.axis[k]
+        x = ridge + (z - ridge - s[:, None] ** 2 * self.curve[k]) * np.exp(-rise)[:, None]
+        return x, (z.shape[1] - 1) * rise
+
+
+@pytree
+class Bend:
+    """The bend of one chart, or of all charts of a library. `axis`, `curve`, `stretch`: v, b, a in whitened
+    coordinates. `ridge`, `turn`, `slope`: V = L v, B = L b and w = L^{-T} v."""
+
+    axis: Float[Any, "*n dim"]
+    curve: Float[Any, "*n dim"]
+    stretch: Float[Any, "*n"]
+    ridge: Float[Any, "*n dim"]
+    turn: Float[Any, "*n dim"]
+    slope: Float[Any, "*n dim"]
+
+    @classmethod
+    def of(
+        cls, shapes: BendShapes, scale: Float[np.ndarray, "n dim dim"], inverse_scale: Float[np.ndarray, "n dim dim"]
+    ) -> "Bend":
+        """The bends of charts with these scales."""
+        ridge, turn = (np.einsum("kij,kj->ki", scale, rows) for rows in (shapes.axis, shapes.curve))
+        slope = np.einsum("kij,ki->kj", inverse_scale, shapes.axis)
+        return cls(*(jax.device_put(rows) for rows in (*shapes, ridge, turn, slope)))
+
+    def rise(self, s: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """a c(s) and its derivative."""
+        inside = jnp.abs(s) < REACH
+        return self.stretch * jnp.clip(s, -REACH, REACH), jnp.where(inside, self.stretch, 0.0)
+
+    def bent(self, displacement: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """theta - mu of a displacement d."""
+        s = self.slope @ displacement
+        flat = s * self.ridge
+        return flat + (displacement - flat) * jnp.exp(self.rise(s)[0]) + s**2 * self.turn
+
+    def straight(self, offset: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """The displacement d of theta - mu."""
+        s = self.slope @ offset
+        flat = s * self.ridge
+        return flat + (offset - flat - s**2 * self.turn) * jnp.exp(-self.rise(s)[0])
+
+    def log_volume(self, offset: Float[Array, " dim"]) -> Float[Array, ""]:
+        """log|dz/dx|, from theta - mu or from d."""
+        return (offset.shape[-1] - 1) * self.rise(self.slope @ offset)[0]
+
+    def pulled(self, displacement: Float[Array, " dim"], score: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """The gradient in d of log pi(theta) + log|dz/dx|, from the score at theta."""
+        s = self.slope @ displacement
+        rise, steepness = self.rise(s)
+        swell = jnp.exp(rise)
+        along = self.ridge @ score
+        beside = displacement @ score - s * along
+        turning = (1 - swell) * along + steepness * swell * beside + 2 * s * (self.turn @ score)
+        return swell * score + (turning + (displacement.shape[-1] - 1) * steepness) * self.slope
+
+    def straighten_all(self, z: Float[Array, "n dim"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+        """|x|² and log|dz/dx| in every chart, from the whitened coordinates z of each."""
+        s = jnp.sum(self.axis * z, axis=-1)
+        rise = self.stretch * jnp.clip(s, -REACH, REACH)
+        beside = z - s[:, None] * self.axis - (s**2)[:, None] * self.curve
+        return s**2 + jnp.exp(-2 * rise) * jnp.sum(beside**2, axis=-1), (z.shape[-1] - 1) * rise

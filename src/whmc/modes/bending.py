@@ -1,0 +1,63 @@
+"""Bent charts for bananas and funnels, each in the place of a straight one. All NumPy."""
+
+import numpy as np
+from jaxtyping import Float
+
+from whmc.modes.fit_bend import BentChart, fit_bend
+from whmc.modes.gaussian_mixture import fit_gaussian_mixture
+from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_components_of
+from whmc.modes.refine import MAX_STEP_SIZE
+from whmc.modes.split import FEWEST_DRAWS, misfit_of, splittable
+
+MIN_BEND_GAIN = 0.1
+"""Least gain in mean log density of held-out draws, in nats a draw, for which a chart is bent."""
+
+MAX_DRAWS_TO_BEND = 3000
+"""Draws of a mode that a bend is fitted to: with them it is off by a hundredth of a nat."""
+
+
+def bend_charts(
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
+) -> ModeLibrary:
+    """The library with the charts bent whose modes are, and bends that are there fitted to these draws.
+
+    Modes with several charts stay as they are. `library` must have the Gaussian base.
+    """
+    if not splittable(library) or library.dim < 2:
+        return library
+    logs = log_components_of(library, position)
+    mode = library.mode_of[logs.argmax(axis=0)]
+    log_ratio = logdensity - np.logaddexp.reduce(logs, axis=0)
+    location, scale, log_weight, step_size = library.charts()
+    bends, bent, changed = library.bends(), library.bent, False
+    for m in np.flatnonzero(np.bincount(library.mode_of) == 1).tolist():
+        k = int(np.flatnonzero(library.mode_of == m)[0])
+        if not bent[k] and misfit_of(log_ratio[mode == m]) < MIN_BEND_GAIN:
+            continue
+        now = BentChart.of(library, k) if bent[k] else None
+        found = best_bend(now, position[mode == m])
+        if found is None:
+            continue
+        changed = True
+        location[k], scale[k] = found.location, found.scale
+        bends.axis[k], bends.curve[k], bends.stretch[k] = found.axis, found.curve, found.stretch
+        # in the straight the mode is nearly Gaussian: steps are long there, and the next rounds tune them
+        step_size[k] = step_size[k] if bent[k] else 0.5 * MAX_STEP_SIZE
+    if not changed:
+        return library
+    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
+
+
+def best_bend(now: BentChart | None, draws: Float[np.ndarray, "n dim"]) -> BentChart | None:
+    """A bent chart that gives held-out draws enough more density than that of now, or than one Gaussian; else None."""
+    if len(draws) < FEWEST_DRAWS * (draws.shape[1] + 1):
+        return None
+    draws = draws[np.linspace(0, len(draws) - 1, min(len(draws), MAX_DRAWS_TO_BEND)).astype(int)]
+    fit, held = draws[::2], draws[1::2]
+    found = fit_bend(fit)
+    if found is None:
+        return None
+    before = (fit_gaussian_mixture(fit, 1) if now is None else now).log_density(held)
+    gain = np.mean(found.log_density(held) - before)
+    return fit_bend(draws) if gain > (MIN_BEND_GAIN if now is None else 0.0) else None

@@ -1,0 +1,69 @@
+"""Chart: the coordinates of one mode, or of a part of it."""
+
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from whmc._pytree import pytree
+from whmc.modes.bend import Bend
+
+Matrix = Float[Array, "dim dim"] | Float[Array, " dim"]
+
+
+def apply(matrix: Matrix, vector: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    """matrix · vector, where a one-dimensional matrix is a diagonal."""
+    return matrix @ vector if matrix.ndim == 2 else matrix * vector
+
+
+def row(rows: Float[Array, "capacity ..."], label: Int[Array, ""] | int) -> Float[Array, "..."]:
+    """rows[label] of a label that exists: without the tests of an index, which take longer than to look it up."""
+    return rows.at[label].get(mode="clip")
+
+
+def whiten_rows(scale: np.ndarray, shift: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+    """L^{-1} x of many displacements at once, in NumPy; a one-dimensional L is a diagonal."""
+    return shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
+
+
+def unwhiten_rows(scale: np.ndarray, z: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+    """L z of many points at once, in NumPy."""
+    return z * scale if scale.ndim == 1 else z @ scale.T
+
+
+@pytree
+class Chart:
+    """One mode's coordinates."""
+
+    location: Float[Array, " dim"]
+    scale: Matrix
+    inverse_scale: Matrix
+    covariance: Matrix
+    log_det: Float[Array, ""]
+    step_size: Float[Array, ""]
+    bend: Bend | None = None
+
+    def position(self, displacement: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """theta of a displacement L x."""
+        return self.location + (displacement if self.bend is None else self.bend.bent(displacement))
+
+    def displacement(self, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """L x of theta."""
+        offset = position - self.location
+        return offset if self.bend is None else self.bend.straight(offset)
+
+    def whiten(self, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """x of theta; L^{-1} (theta - mu) where the chart is straight."""
+        return apply(self.inverse_scale, self.displacement(position))
+
+    def unwhiten(self, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """theta of x; mu + L x where the chart is straight."""
+        return self.position(apply(self.scale, x))
+
+    def log_volume(self, position: Float[Array, " dim"]) -> Float[Array, ""]:
+        """log|d theta / d x|."""
+        if self.bend is None:
+            return self.log_det
+        return self.log_det + self.bend.log_volume(position - self.location)
+
+    def pulled(self, displacement: Float[Array, " dim"], score: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """The gradient of log pi + log|d theta / d x| in displacements, from the score at theta."""
+        return score if self.bend is None else self.bend.pulled(displacement, score)
