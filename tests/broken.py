@@ -13,6 +13,7 @@ from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, 
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.local import LocalHMC
 from whmc.kernels.random import draw_noise
+from whmc.modes.bend import Bend
 from whmc.modes.chart import apply
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, pick
@@ -79,6 +80,25 @@ class LocalWithoutResponsibility(AbstractKernel):
         log_ratio = proposal.logdensity - 0.5 * p @ p - state.logdensity + 0.5 * momentum @ momentum
         new_state, accepted, _ = metropolis(u_accept, log_ratio, state, proposal)
         return new_state, _info(accepted)
+
+
+@pytree
+class WithoutVolume(AbstractKernel):
+    """A kernel whose ratios leave out the volume of bent charts; the mixture of its library is right."""
+
+    inner: AbstractKernel
+
+    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        bend = VolumelessBend(*(getattr(library.bend, field.name) for field in dataclasses.fields(Bend)))
+        return self.inner.step(noise, state, target, dataclasses.replace(library, bend=bend))
+
+
+@pytree
+class VolumelessBend(Bend):
+    """The map of a bend, and no log-determinant."""
+
+    def log_volume(self, offset: Array) -> Array:
+        return jnp.zeros_like(super().log_volume(offset))
 
 
 @pytree

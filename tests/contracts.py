@@ -15,6 +15,7 @@ from whmc.kernels.block import draw_block
 from whmc.kernels.cycle import moves
 from whmc.kernels.random import total
 from whmc.kernels.settings import default_kernel
+from whmc.modes.bend import BendShapes
 from whmc.modes.library import ModeLibrary
 from whmc.target.rows import evaluate_rows
 from whmc.testing import Problem, gaussian_mixture, himmelblau, loggamma_pair, many_well, shells, two_scale_pair
@@ -60,7 +61,25 @@ def _diagonal(library: ModeLibrary) -> ModeLibrary:
     return library.with_charts(location, sd, log_weight=log_weight, step_size=step_size)
 
 
-CHARTS = {"Gaussian": _dense, "Student-t": lambda library: _dense(library, dof=4.0), "diagonal": _diagonal}
+def bent(library: ModeLibrary) -> ModeLibrary:
+    """The charts with bends that have nothing to do with their modes."""
+    library = _dense(library)
+    location, scale, log_weight, step_size = library.charts()
+    rng, shape = np.random.default_rng(5), location.shape
+    axis, curve = rng.standard_normal(shape), rng.standard_normal(shape)
+    axis /= np.linalg.norm(axis, axis=1, keepdims=True)
+    curve -= np.sum(axis * curve, axis=1, keepdims=True) * axis
+    curve *= 0.3 / np.maximum(np.linalg.norm(curve, axis=1, keepdims=True), 0.3)  # none in one dimension
+    bends = BendShapes(axis, curve, 0.25 * (-1.0) ** np.arange(len(location)))
+    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
+
+
+CHARTS = {
+    "Gaussian": _dense,
+    "Student-t": lambda library: _dense(library, dof=4.0),
+    "diagonal": _diagonal,
+    "bent": bent,
+}
 """Kinds of charts, each made from the library that fits a problem."""
 
 
@@ -103,6 +122,9 @@ def problem(name: str) -> Problem:
 SMALLEST, LARGEST = "line", "three"
 """The problems of least and most dimensions, D = 1 and D = 20; a test holds them to that."""
 
+BENT = ("two-scale", "three", "rotated", "log-gamma", "shells")
+"""Problems on which bent charts are tried: a block is compiled anew for them, and half of the problems do."""
+
 COSTLY_IN_LARGEST = ("throat", "gibbs", "trajectory", "blackjax")
 """Kernels that take more than ten seconds in D = 20."""
 
@@ -131,6 +153,7 @@ def kernels_charts_targets() -> list:
         for kernel in KERNELS
         for target in PROBLEMS
         for chart in CHARTS
+        if chart != "bent" or target in BENT
     ]
 
 
@@ -163,6 +186,7 @@ def wrong_libraries(library: ModeLibrary) -> dict[str, ModeLibrary]:
         "saddle": _with(library).add(middle, scale[0] * 2, log_weight=-1.0, step_size=0.7),
         "wrong weights": _with(library, log_weight=np.log([0.3, 0.7])),
         "student": dataclasses.replace(_with(library), dof=jnp.asarray(4.0)),
+        "bent": bent(_with(library)),
     }
 
 

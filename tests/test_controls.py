@@ -13,8 +13,9 @@ from broken import (
     Identity,
     Jump,
     LocalWithoutResponsibility,
+    WithoutVolume,
 )
-from contracts import NUM_DRAWS, problem, wrong_libraries
+from contracts import NUM_DRAWS, bent, problem, wrong_libraries
 from whmc.kernels.independence import Independence, log_regeneration
 from whmc.kernels.random import draw_noise
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
@@ -46,6 +47,15 @@ def test_jump_written_out_passes():
 )
 def test_fault_is_found(kernel, target):
     report = invariance_test(kernel, problem(target), num_steps=(1, 10), num_draws=NUM_DRAWS)
+    assert not report.passed, str(report)
+
+
+@pytest.mark.parametrize("throat", [None, 0, 6], ids=["local", "jump", "throat"])
+def test_a_bend_without_its_volume_is_found(throat):
+    case, kernel = problem("rotated"), whmc.LocalHMC() if throat is None else whmc.Wormhole(throat=throat)
+    library = bent(case.library)
+    assert invariance_test(kernel, case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS).passed
+    report = invariance_test(WithoutVolume(kernel), case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS)
     assert not report.passed, str(report)
 
 

@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 
 import whmc
-from contracts import problem
+from contracts import bent, problem
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.trajectory import Flight, jump
 from whmc.modes.chart import apply
 from whmc.target.target import Evaluation
 
-NAMES = ["two-scale", "diagonal", "rotated", "log-gamma", "many-well", "three"]
+NAMES = ["two-scale", "diagonal", "rotated", "log-gamma", "many-well", "three", "rotated, bent", "three, bent"]
 
 
 def _start(name: str, seed: int = 0):
+    name, _, kind = name.partition(", ")
     case = problem(name)
-    library = case.library
+    library = bent(case.library) if kind else case.library
     library = dataclasses.replace(library, step_size=library.step_size * jnp.linspace(0.3, 0.5, library.capacity))
     position = jnp.asarray(case.draw(np.random.default_rng(seed), 1)[0][0])
     momentum = jax.random.normal(jax.random.key(seed), position.shape)
@@ -33,21 +34,23 @@ def test_leapfrog_retraces_and_keeps_volume(name):
 
     @jax.jit
     def flow(x, p):
-        found = target.evaluate(x)
-        motion = Motion(x - chart.location, apply(chart.scale, p), found.logdensity, found.score, jnp.zeros((), int))
+        displacement = apply(chart.scale, x)
+        found = target.evaluate(chart.position(displacement))
+        motion = Motion(displacement, apply(chart.scale, p), found.logdensity, found.score, jnp.zeros((), int))
         end = leapfrog(
             motion, target, chart, step_size=chart.step_size, num_steps=5, residual=lambda n: jnp.full((), 0.8)
         )
-        return chart.location + end.displacement, apply(chart.inverse_scale, end.velocity)
+        return apply(chart.inverse_scale, end.displacement), apply(chart.inverse_scale, end.velocity)
 
-    x, p = flow(state.position, momentum)
-    assert float(jnp.max(jnp.abs(x - state.position))) > 0.05
+    start = chart.whiten(state.position)
+    x, p = flow(start, momentum)
+    assert float(jnp.max(jnp.abs(x - start))) > 0.05
     back_x, back_p = flow(x, -p)
-    np.testing.assert_allclose(back_x, state.position, atol=1e-9)
+    np.testing.assert_allclose(back_x, start, atol=1e-9)
     np.testing.assert_allclose(-back_p, momentum, atol=1e-9)
     size = len(momentum)
     jacobian = jax.jit(jax.jacfwd(lambda xp: jnp.concatenate(flow(xp[:size], xp[size:]))))(
-        jnp.concatenate([state.position, momentum])
+        jnp.concatenate([start, momentum])
     )
     assert abs(float(jnp.linalg.slogdet(jacobian)[1])) < 1e-8
 
@@ -61,7 +64,7 @@ def test_wormhole_retraces_with_the_stated_jacobian(name):
     @jax.jit
     def travel(kernel, x, p, one, other):
         end, new_p = kernel.travel(whmc.init(x, target, library), p, one, other, target, library)
-        return library.location[other] + end.displacement, new_p
+        return library.chart(other).position(end.displacement), new_p
 
     @jax.jit
     def log_stretch(kernel, x, p):
@@ -76,8 +79,8 @@ def test_wormhole_retraces_with_the_stated_jacobian(name):
         back_x, back_p = travel(kernel, x, -p, goal, origin)
         np.testing.assert_allclose(back_x, state.position, atol=1e-9)
         np.testing.assert_allclose(-back_p, momentum, atol=1e-9)
-        # (theta, p) -> (theta', p') stretches by |L_k|/|L_i|
-        stretch = library.log_det[goal] - library.log_det[origin]
+        # (theta, p) -> (theta', p') stretches by |L_k|/|L_i|, or the volumes of bent charts
+        stretch = library.chart(goal).log_volume(x) - library.chart(origin).log_volume(state.position)
         np.testing.assert_allclose(log_stretch(kernel, state.position, momentum), stretch, atol=1e-8)
 
 
