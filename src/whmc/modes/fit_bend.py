@@ -21,7 +21,6 @@ import dataclasses
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import minimize
 
 from whmc.modes.bend import REACH, BendShapes
 from whmc.modes.library import ModeLibrary
@@ -137,6 +136,7 @@ class _Fit:
 
 def _climb(v: Float[np.ndarray, " dim"], a: float, z: Float[np.ndarray, "n dim"]) -> _Fit:
     """The likeliest direction and stretch near these."""
+    from scipy.optimize import minimize  # takes as long to import as half of JAX, and most runs have no bends
 
     def height(place: Float[np.ndarray, " more"]) -> tuple[float, Float[np.ndarray, " more"]]:
         length = float(np.linalg.norm(place[:-1]))
