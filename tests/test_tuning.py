@@ -160,6 +160,15 @@ def test_no_throat_is_kept_where_none_helps():
     assert search.best() == (0, 1.0)
 
 
+def test_a_throat_must_be_better_than_the_present_one_beyond_doubt():
+    """At the same cost a stride wins with an acceptance that is more than a standard error higher."""
+    acceptance = {(4, 1.0): 0.48, (4, 1.4): 0.55}
+    assert ThroatSearch(0.5, 4, acceptance).best() == (4, 1.4)
+    assert ThroatSearch(0.5, 4, acceptance, {(4, 1.0): 0.01, (4, 1.4): 0.06}).best() == (4, 1.4)
+    assert ThroatSearch(0.5, 4, acceptance, {(4, 1.0): 0.01, (4, 1.4): 0.08}).best() == (4, 1.0)
+    assert ThroatSearch(0.5, 4, {(4, 1.0): 0.001, (4, 1.4): 0.55}, {(4, 1.4): 0.2}).best() == (4, 1.4)  # no hope left
+
+
 def test_throat_search_escalates_then_settles():
     def world(setting):
         throat, stride = setting

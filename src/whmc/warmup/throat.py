@@ -11,6 +11,9 @@ HOPELESS_SHARE = 0.02
 """Below this share of what independent draws would change, the next round tries a throat four times as long."""
 
 
+DOUBT = 1.0
+"""Standard errors of its acceptance by which another setting must be better than the present one."""
+
 LEAST_DIVERSITY = 1e-3
 """Chance that two independent draws lie in different modes up to which no throat can pay: all but one mode are
 negligible."""
@@ -25,20 +28,29 @@ class ThroatSearch:
     discarded because the charts have changed since.
 
     diversity: 1 - sum of squared weights, the chance that two independent draws lie in different modes.
-    other_cost: gradients that the rest of the cycle spends.
+    other_cost: gradients that the rest of the cycle spends. acceptance: that of the present setting first; error: its
+    standard errors, zero where none is given.
     """
 
     diversity: float = 0.5
     other_cost: int = 1
     acceptance: Mapping[Setting, float] = dataclasses.field(default_factory=dict)
+    error: Mapping[Setting, float] = dataclasses.field(default_factory=dict)
 
-    def rate(self, setting: Setting) -> float:
-        """Effective draws of the mode label per gradient."""
-        return self._effective(self.acceptance[setting]) / self._cost(setting)
+    def rate(self, setting: Setting, doubt: float = 0.0) -> float:
+        """Effective draws of the mode label per gradient, with so many standard errors off the acceptance."""
+        acceptance = max(self.acceptance[setting] - doubt * self.error.get(setting, 0.0), 0.0)
+        return self._effective(acceptance) / self._cost(setting)
 
     def best(self) -> Setting:
-        """The best of the last round; the direct jump, which costs least, where nothing helped."""
-        return max((s for s in self.acceptance if not self.hopeless(s)), key=self.rate, default=(0, 1.0))
+        """The best of the last round: the present setting, unless another is better beyond doubt. The direct jump,
+        which costs least, where nothing helped.
+
+        Others are tried in a few steps only, and there are several: the largest of their rates owes much to chance.
+        """
+        hopeful = [s for s in self.acceptance if not self.hopeless(s)]
+        present = next(iter(self.acceptance), None)
+        return max(hopeful, key=lambda s: self.rate(s, 0.0 if s == present else DOUBT), default=(0, 1.0))
 
     def hopeless(self, setting: Setting) -> bool:
         """Whether the mode changes hardly ever, compared with independent draws."""

@@ -117,14 +117,16 @@ def plan_round(warmup: Warmup, num_steps: int) -> list[Trial]:
 
 def learn(warmup: Warmup, trials: list[Trial], traces: list[Trace], left: int) -> tuple[Warmup, Draws]:
     """All tuning after a round which so many others follow, and the round's draws."""
-    acceptance = {
+    jumps = {
         trial.setting: _jump_acceptance(trial.kernel, trace, warmup.library.mode_of)
         for trial, trace in zip(trials, traces, strict=True)
         if trial.setting is not None and trial.num_steps
     }
+    acceptance = {setting: float(np.mean(rows)) for setting, rows in jumps.items()}
+    error = {setting: float(np.std(rows) / np.sqrt(len(rows))) for setting, rows in jumps.items()}
     trace = jax.tree.map(lambda *parts: np.concatenate(parts), *traces)
     draws = Draws(trace.position.reshape(-1, warmup.library.dim), trace.logdensity.ravel())
-    throats = dataclasses.replace(warmup.throats, acceptance=acceptance)
+    throats = dataclasses.replace(warmup.throats, acceptance=acceptance, error=error)
     pool = _pool(warmup, draws, left)
     tuned = _tune(dataclasses.replace(warmup, throats=throats, pool=pool), trace, left)
     return (tuned if left else dataclasses.replace(tuned, pool=None)), draws
@@ -147,7 +149,7 @@ def _throat_plan(warmup: Warmup) -> list[Setting] | list[None]:
 
 def _shares(num_steps: int, num_settings: int) -> list[int]:
     """Steps of a round for each setting: the first is the best so far, the others are only tried."""
-    tried = min(max(num_steps // 16, 8), num_steps // num_settings)
+    tried = min(max(num_steps // 10, 8), num_steps // num_settings)
     return [num_steps - (num_settings - 1) * tried, *[tried] * (num_settings - 1)]
 
 
@@ -230,10 +232,12 @@ def _label_moves(kernel: AbstractKernel, trace: Trace) -> _Moves:
     return _Moves(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
 
 
-def _jump_acceptance(kernel: AbstractKernel, trace: Trace, mode: Int[np.ndarray, " size"]) -> float:
-    """Mean acceptance of the wormhole's jumps to another mode, over all its jumps."""
+def _jump_acceptance(
+    kernel: AbstractKernel, trace: Trace, mode: Int[np.ndarray, " size"]
+) -> Float[np.ndarray, " chains"]:
+    """Mean acceptance of the wormhole's jumps to another mode, over all its jumps, for each chain."""
     for move, info in zip(moves(kernel), infos(trace.info), strict=True):
         if isinstance(move, Wormhole):
             away = mode[info.label] != mode[info.proposed]
-            return float(np.mean(np.where(away, np.exp(np.minimum(info.log_ratio, 0.0)), 0.0)))
-    return 0.0
+            return np.mean(np.where(away, np.exp(np.minimum(info.log_ratio, 0.0)), 0.0), axis=0)
+    return np.zeros(1)
