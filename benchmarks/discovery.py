@@ -46,12 +46,20 @@ def known(case):
     return case.target, num_peaks(case)
 
 
+OVERLAPPING = ("Liang-Wong B", "GMM40")
+"""Mixtures of round Gaussians in the plane with fewer peaks than components."""
+
+
 def num_peaks(case):
-    """The modes of a problem above the weight floor. Of round Gaussians in the plane, which may overlap, those that a
-    climb leads to."""
-    if case.name not in ("Liang-Wong B", "GMM40"):
+    """The modes of a problem above the weight floor; where components overlap, the peaks that climbs lead to."""
+    if case.name not in OVERLAPPING:
         return int(np.sum(case.weights >= LIGHTEST_KEPT_SHARE))
-    x, variance = case.means, case.scales[:, 0, 0] ** 2
+    return num_peaks_from(case, case.means)
+
+
+def num_peaks_from(case, starts):
+    """How many peaks of overlapping round Gaussians climbs from these points lead to."""
+    x, variance = starts, case.scales[:, 0, 0] ** 2
     for _ in range(5000):  # where the score is zero, x is this mean of the components' means
         square = np.sum((x[:, None] - case.means) ** 2, axis=-1)
         share = softmax(np.log(case.weights / variance) - 0.5 * square / variance, axis=1) / variance
