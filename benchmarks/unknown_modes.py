@@ -2,12 +2,13 @@
 
 found: modes of the library, the least and (where it differs) the most over the seeds. true: how many there are; where
 components overlap, the peaks that a climb from each of them leads to, and found is how many of these a climb from the
-charts leads to (modes that share draws are one in the result, so that there are fewer); "-": more than a library takes. z: largest error
-of a weight above 1e-3 in standard errors, over all seeds; the truth is what the run's own library makes of exact draws,
-and its error counts too. se: largest standard error of a weight. REM/iid: relative error of the mean, |mean - truth|_1
-/ |truth|_1, the median over the seeds divided by that of as many i.i.d. draws; "-" where the mean is zero. evidence, z,
-se: error of the log evidence in nats, in standard errors, and these; the largest of each over the seeds. seconds: of
-the whole run, the median over the seeds, of which the first one compiles. alarms: how many of the seeds had each.
+charts leads to (modes that share draws are one in the result, so that there are fewer); "-": more than a library takes.
+z: largest error of a weight above 1e-3 in standard errors, over all seeds; the truth is what the run's own library
+makes of exact draws, and its error counts too. se: largest standard error of a weight. REM/iid: relative error of the
+mean, |mean - truth|_1 / |truth|_1, the median over the seeds divided by that of as many i.i.d. draws; "-" where the
+mean is zero. evidence, z, se: error of the log evidence in nats, in standard errors, and these; the largest of each
+over the seeds. seconds: of the whole run, the median over the seeds, of which the first one compiles. alarms: how many
+of the seeds had each.
 
 Promises. paper: all modes in every seed, REM at most twice that of i.i.d. draws. many-well with 65 536 modes: the
 library is full, and the run says so. offset: 1000 more in the log density is 1000 more in the log evidence and changes

@@ -89,8 +89,8 @@ class WithoutVolume(AbstractKernel):
     inner: AbstractKernel
 
     def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
-        bend = VolumelessBend(*(getattr(library.bend, field.name) for field in dataclasses.fields(Bend)))
-        return self.inner.step(noise, state, target, dataclasses.replace(library, bend=bend))
+        whole = VolumelessLibrary(*(getattr(library, field.name) for field in dataclasses.fields(ModeLibrary)))
+        return self.inner.step(noise, state, target, whole)
 
 
 @pytree
@@ -99,6 +99,14 @@ class VolumelessBend(Bend):
 
     def log_volume(self, offset: Array) -> Array:
         return jnp.zeros_like(super().log_volume(offset))
+
+
+@pytree
+class VolumelessLibrary(ModeLibrary):
+    """Bent charts without their volumes, and the right mixture."""
+
+    def bend_of(self, label: Array) -> Bend:
+        return VolumelessBend(super().bend_of(label).row)
 
 
 @pytree

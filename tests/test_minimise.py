@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from whmc.search.minimise import DENSE_UP_TO, MAX_EVALUATIONS, Dense, Limited, minimise
+from whmc.minimise import DENSE_UP_TO, MAX_EVALUATIONS, Dense, Limited, minimise
 
 
 def bowl(scale):

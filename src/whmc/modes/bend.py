@@ -45,6 +45,13 @@ class BendShapes(NamedTuple):
         """Those of some charts."""
         return BendShapes(*(part[which] for part in self))
 
+    def with_straight_at(self, k: int) -> "BendShapes":
+        """These, chart k straight."""
+        rows = BendShapes(*(part.copy() for part in self))
+        for part in rows:
+            part[k] = 0.0
+        return rows
+
     def with_straight(self, num: int) -> "BendShapes":
         """These and so many straight ones."""
         more = BendShapes.straight(num, self.axis.shape[1])
@@ -64,60 +71,83 @@ class BendShapes(NamedTuple):
 
 
 @pytree
-class Bend:
-    """The bend of one chart, or of all charts of a library. `axis`, `curve`, `stretch`: v, b, a in whitened
-    coordinates. `ridge`, `turn`, `slope`: V = L v, B = L b and w = L^{-T} v."""
+class Bends:
+    """The bends of all charts of a library: v, b and a in whitened coordinates, and `rows`, what `Bend` takes."""
 
-    axis: Float[Any, "*n dim"]
-    curve: Float[Any, "*n dim"]
-    stretch: Float[Any, "*n"]
-    ridge: Float[Any, "*n dim"]
-    turn: Float[Any, "*n dim"]
-    slope: Float[Any, "*n dim"]
+    axis: Float[Array, "capacity dim"]
+    curve: Float[Array, "capacity dim"]
+    stretch: Float[Array, " capacity"]
+    rows: Float[Array, "capacity numbers"]
 
     @classmethod
     def of(
         cls, shapes: BendShapes, scale: Float[np.ndarray, "n dim dim"], inverse_scale: Float[np.ndarray, "n dim dim"]
-    ) -> "Bend":
+    ) -> "Bends":
         """The bends of charts with these scales."""
         ridge, turn = (np.einsum("kij,kj->ki", scale, rows) for rows in (shapes.axis, shapes.curve))
         slope = np.einsum("kij,ki->kj", inverse_scale, shapes.axis)
-        return cls(*(jax.device_put(rows) for rows in (*shapes, ridge, turn, slope)))
+        rows = np.concatenate([slope, ridge, turn, shapes.stretch[:, None]], axis=1)
+        return cls(*map(jax.device_put, (*shapes, rows)))
 
-    def rise(self, s: Float[Array, ""]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """a c(s) and its derivative."""
-        inside = jnp.abs(s) < REACH
-        return self.stretch * jnp.clip(s, -REACH, REACH), jnp.where(inside, self.stretch, 0.0)
-
-    def bent(self, displacement: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """theta - mu of a displacement d."""
-        s = self.slope @ displacement
-        flat = s * self.ridge
-        return flat + (displacement - flat) * jnp.exp(self.rise(s)[0]) + s**2 * self.turn
-
-    def straight(self, offset: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """The displacement d of theta - mu."""
-        s = self.slope @ offset
-        flat = s * self.ridge
-        return flat + (offset - flat - s**2 * self.turn) * jnp.exp(-self.rise(s)[0])
-
-    def log_volume(self, offset: Float[Array, " dim"]) -> Float[Array, ""]:
-        """log|dz/dx|, from theta - mu or from d."""
-        return (offset.shape[-1] - 1) * self.rise(self.slope @ offset)[0]
-
-    def pulled(self, displacement: Float[Array, " dim"], score: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """The gradient in d of log pi(theta) + log|dz/dx|, from the score at theta."""
-        s = self.slope @ displacement
-        rise, steepness = self.rise(s)
-        swell = jnp.exp(rise)
-        along = self.ridge @ score
-        beside = displacement @ score - s * along
-        turning = (1 - swell) * along + steepness * swell * beside + 2 * s * (self.turn @ score)
-        return swell * score + (turning + (displacement.shape[-1] - 1) * steepness) * self.slope
-
-    def straighten_all(self, z: Float[Array, "n dim"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    def straightened(self, z: Float[Array, "capacity dim"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """|x|² and log|dz/dx| in every chart, from the whitened coordinates z of each."""
         s = jnp.sum(self.axis * z, axis=-1)
         rise = self.stretch * jnp.clip(s, -REACH, REACH)
         beside = z - s[:, None] * self.axis - (s**2)[:, None] * self.curve
         return s**2 + jnp.exp(-2 * rise) * jnp.sum(beside**2, axis=-1), (z.shape[-1] - 1) * rise
+
+
+@pytree
+class Bend:
+    """The bend of one chart, as kernels need it: w, V, B and a in one row, which is looked up at once."""
+
+    row: Float[Array, " numbers"]
+
+    @property
+    def dim(self) -> int:
+        return (self.row.shape[-1] - 1) // 3
+
+    @property
+    def slope(self) -> Float[Array, " dim"]:
+        """w = L^{-T} v."""
+        return self.row[: self.dim]
+
+    @property
+    def ridge(self) -> Float[Array, " dim"]:
+        """V = L v."""
+        return self.row[self.dim : 2 * self.dim]
+
+    @property
+    def turn(self) -> Float[Array, " dim"]:
+        """B = L b."""
+        return self.row[2 * self.dim : -1]
+
+    def rise(self, s: Float[Array, ""]) -> Float[Array, ""]:
+        """a c(s)."""
+        return self.row[-1] * jnp.clip(s, -REACH, REACH)
+
+    def bent(self, displacement: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """theta - mu of a displacement d."""
+        s = self.slope @ displacement
+        flat = s * self.ridge
+        return flat + (displacement - flat) * jnp.exp(self.rise(s)) + s**2 * self.turn
+
+    def straight(self, offset: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """The displacement d of theta - mu."""
+        s = self.slope @ offset
+        flat = s * self.ridge
+        return flat + (offset - flat - s**2 * self.turn) * jnp.exp(-self.rise(s))
+
+    def log_volume(self, offset: Float[Array, " dim"]) -> Float[Array, ""]:
+        """log|dz/dx|, from theta - mu or from d."""
+        return (self.dim - 1) * self.rise(self.slope @ offset)
+
+    def pulled(self, displacement: Float[Array, " dim"], score: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """The gradient in d of log pi(theta) + log|dz/dx|, from the score at theta."""
+        s = self.slope @ displacement
+        # one product for all three: each alone would be a kernel to compile and to start
+        along, turning, whole = jnp.stack([self.ridge, self.turn, displacement]) @ score
+        swell = jnp.exp(self.rise(s))
+        steepness = jnp.where(jnp.abs(s) < REACH, self.row[-1], 0.0)
+        tilt = (1 - swell) * along + 2 * s * turning + steepness * (swell * (whole - s * along) + self.dim - 1)
+        return swell * score + tilt * self.slope

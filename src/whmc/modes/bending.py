@@ -6,15 +6,45 @@ from jaxtyping import Float
 from whmc.modes.fit_bend import BentChart, fit_bend
 from whmc.modes.gaussian_mixture import fit_gaussian_mixture
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import log_components_of
+from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.modes.refine import MAX_STEP_SIZE
 from whmc.modes.split import FEWEST_DRAWS, misfit_of, splittable
+from whmc.target.rows import logdensities
+from whmc.target.target import Target
 
 MIN_BEND_GAIN = 0.1
 """Least gain in mean log density of held-out draws, in nats a draw, for which a chart is bent."""
 
-MAX_DRAWS_TO_BEND = 3000
-"""Draws of a mode that a bend is fitted to: with them it is off by a hundredth of a nat."""
+MAX_DRAWS_TO_BEND = 2000
+"""Draws of a mode that a bend is fitted to: with them it is off by a few hundredths of a nat."""
+
+MUCH = 1e6
+"""Nats that are as good as infinite."""
+
+
+LOOKS = 32
+LOOKED_AT = 4
+UNEVEN = 1.0
+"""Draws of each of so many of the heaviest charts, and the spread of log w = log(pi/q) among them, in nats, from which
+on a bend may be wanted. Modes that are nearly Gaussian in their charts have spreads up to .3."""
+
+
+def may_bend(target: Target, library: ModeLibrary) -> tuple[bool, int]:
+    """Whether the charts fit so badly that some may be bent later; and how many evaluations that took.
+
+    A library that knows bends from the start is compiled once; steps in it take a tenth longer.
+    """
+    if not splittable(library) or library.dim < 2:
+        return False, 0
+    location, scale, log_weight, _ = library.charts()
+    heaviest = np.argsort(-log_weight, kind="stable")[:LOOKED_AT]
+    z = np.random.default_rng(0).standard_normal((len(heaviest), LOOKS, library.dim))
+    position = location[heaviest, None] + np.einsum("kij,knj->kni", scale[heaviest], z)
+    flat = position.reshape(-1, library.dim)
+    log_ratio = log_ratio_of(library, flat, logdensities(target, flat)).reshape(len(heaviest), -1)
+    log_ratio = np.maximum(log_ratio, -MUCH)  # outside of the support
+    spread = 1.48 * np.median(np.abs(log_ratio - np.median(log_ratio, axis=1, keepdims=True)), axis=1)
+    return bool(spread.max() > UNEVEN), len(flat)
 
 
 def bend_charts(
@@ -55,9 +85,9 @@ def best_bend(now: BentChart | None, draws: Float[np.ndarray, "n dim"]) -> BentC
         return None
     draws = draws[np.linspace(0, len(draws) - 1, min(len(draws), MAX_DRAWS_TO_BEND)).astype(int)]
     fit, held = draws[::2], draws[1::2]
-    found = fit_bend(fit)
+    found = fit_bend(fit, now)
     if found is None:
         return None
     before = (fit_gaussian_mixture(fit, 1) if now is None else now).log_density(held)
     gain = np.mean(found.log_density(held) - before)
-    return fit_bend(draws) if gain > (MIN_BEND_GAIN if now is None else 0.0) else None
+    return fit_bend(draws, found, afresh=False) if gain > (MIN_BEND_GAIN if now is None else 0.0) else None

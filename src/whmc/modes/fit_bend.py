@@ -22,19 +22,27 @@ import dataclasses
 import numpy as np
 from jaxtyping import Float
 
+from whmc.minimise import minimise
 from whmc.modes.bend import REACH, BendShapes
 from whmc.modes.library import ModeLibrary
 
 STEEPEST = 1.5
 """Largest stretch: over one standard deviation along the bend the width changes by e^1.5 at most."""
 
+MOMENT_STEPS = 30
+NUM_BANANAS = 5
+SAME_DIRECTION = 0.95
+"""Steps uphill in third moments, how many of the directions that they lead to are tried, and the cosine from which on
+two of them are one."""
+
 NUM_STARTS = 3
 """Directions that the likelihood is climbed from: the best of those that moments of the draws suggest."""
 
-MOST_STEPS = 60
+LEAST_START_GAIN = 0.02
+"""Nats a draw that one of them must gain before anything is climbed: where a bend is worth it, it gains more."""
 
-TOLERANCE = 1e-5
-"""Relative change of the height at which a climb ends: far below what a chart's own draws tell."""
+TOLERANCE = 1e-3
+"""Change of direction and height at which a climb ends: far below what the draws tell."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,16 +74,19 @@ class BentChart:
         return -0.5 * np.sum(x**2, axis=1) - log_volume - log_det - 0.5 * z.shape[1] * np.log(2 * np.pi)
 
 
-def fit_bend(draws: Float[np.ndarray, "n dim"]) -> BentChart | None:
-    """The bent chart that makes the draws most likely; None where they are too few, or lie in a plane."""
+def fit_bend(
+    draws: Float[np.ndarray, "n dim"], near: BentChart | None = None, *, afresh: bool = True
+) -> BentChart | None:
+    """The bent chart that makes the draws most likely; None where nothing is bent, or the draws lie in a plane.
+
+    near: a chart whose bend may be about right. afresh: looks for others too.
+    """
     location = draws.mean(axis=0)
     try:
         scale = np.linalg.cholesky(np.cov(draws.T, bias=True))
         z = np.linalg.solve(scale, (draws - location).T).T
-        starts = sorted(_directions(z), key=lambda v: _at_first_stretch(v, z)[0])[:NUM_STARTS]
-        fits = [_climb(v, _at_first_stretch(v, z)[1], z) for v in starts]
-        best = min(fits, key=lambda fit: fit.height)
-        return best.chart(location, scale)
+        starts = [*(_starts(z) if afresh else []), *([] if near is None else [_direction(near, scale)])]
+        return None if not starts else _climb(starts, z).chart(location, scale)
     except np.linalg.LinAlgError:
         return None
 
@@ -134,38 +145,64 @@ class _Fit:
         return BentChart(location + scale @ centre, factor, axis, curve - (curve @ axis) * axis, self.a * sd)
 
 
-def _climb(v: Float[np.ndarray, " dim"], a: float, z: Float[np.ndarray, "n dim"]) -> _Fit:
-    """The likeliest direction and stretch near these."""
-    from scipy.optimize import minimize  # takes as long to import as half of JAX, and most runs have no bends
+def _climb(starts: list[tuple[Float[np.ndarray, " dim"], float]], z: Float[np.ndarray, "n dim"]) -> _Fit:
+    """The likeliest of the directions and stretches that lie uphill from these."""
 
-    def height(place: Float[np.ndarray, " more"]) -> tuple[float, Float[np.ndarray, " more"]]:
-        length = float(np.linalg.norm(place[:-1]))
-        fit = _Fit.of(place[:-1] / length, float(place[-1]), z)
-        return fit.height, np.append(fit.slope_v / length, fit.slope_a)
+    def heights(places: Float[np.ndarray, "m more"], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        del rows
+        found = [_height(place, z) for place in places]
+        return np.array([height for height, _ in found]), np.array([slope for _, slope in found])
 
-    bounds = [(None, None)] * len(v) + [(-STEEPEST, STEEPEST)]
-    options = {"maxiter": MOST_STEPS, "ftol": TOLERANCE}
-    found = minimize(height, np.append(v, a), jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
-    return _Fit.of(found[:-1] / np.linalg.norm(found[:-1]), float(found[-1]), z)
+    places = np.array([np.append(v, a) for v, a in starts])
+    found = minimise(heights, places, np.ones(places.shape[1]), tolerance=TOLERANCE)
+    best = found.position[int(np.argmin(np.where(found.able, found.energy, np.inf)))]
+    return _Fit.of(best[:-1] / np.linalg.norm(best[:-1]), float(best[-1]), z)
 
 
-def _at_first_stretch(v: Float[np.ndarray, " dim"], z: Float[np.ndarray, "n dim"]) -> tuple[float, float]:
-    """The least height along a direction, of a few stretches, and that stretch."""
-    return min((_Fit.of(v, a, z).height, a) for a in (0.0, -0.3, 0.3))
+def _height(place: Float[np.ndarray, " more"], z: Float[np.ndarray, "n dim"]) -> tuple[float, np.ndarray]:
+    """The height for a direction of any length and a stretch, and its slope; infinite where that is too steep."""
+    length = float(np.linalg.norm(place[:-1]))
+    if abs(place[-1]) > STEEPEST or not 1e-3 < length < 1e3:
+        return np.inf, np.zeros_like(place)
+    fit = _Fit.of(place[:-1] / length, float(place[-1]), z)
+    return fit.height, np.append(fit.slope_v / length, fit.slope_a)
+
+
+def _starts(z: Float[np.ndarray, "n dim"]) -> list[tuple[Float[np.ndarray, " dim"], float]]:
+    """Directions and stretches to climb from, the best first; none where none is better than one Gaussian."""
+    tried = [(min((_Fit.of(v, a, z).height, a) for a in (0.0, -0.3, 0.3)), v) for v in _directions(z)]
+    order = np.argsort([height for (height, _), _ in tried])[:NUM_STARTS]
+    return [(tried[n][1], tried[n][0][1]) for n in order.tolist() if tried[n][0][0] < -LEAST_START_GAIN]
+
+
+def _direction(near: BentChart, scale: Float[np.ndarray, "dim dim"]) -> tuple[Float[np.ndarray, " dim"], float]:
+    """The direction and the stretch of a chart in coordinates that another scale has whitened."""
+    slope = scale.T @ np.linalg.solve(near.scale.T, near.axis)
+    length = float(np.linalg.norm(slope))
+    return slope / length, float(np.clip(near.stretch * length, -STEEPEST, STEEPEST))
 
 
 def _directions(z: Float[np.ndarray, "n dim"]) -> list[Float[np.ndarray, " dim"]]:
     """Directions that may be those of a bend.
 
-    Along a funnel |z|² grows, so E z|z|² points along it. A banana along v has E z|z|² at right angles to v, along its
-    curve, and there E[(curve·z) z z^T] is largest in v. Where several curves cancel, E |z|² z z^T may still tell v.
+    Along a funnel |z|² grows, so E z|z|² points along it. A banana along v has draws whose other coordinates follow
+    s² = (v·z)²: the vector t(v) = E z s², without its part u along v, is long. Steps along E z s (t·z) - ½ u E z s²,
+    half of the gradient of |t|², climb it, from all axes at once. All this needs the third moments only.
     """
-    square = np.sum(z**2, axis=1)
-    third = square @ z / len(z)
-    third = third / max(float(np.linalg.norm(third)), 1e-300)
-    turned = np.linalg.eigh((z * (z @ third)[:, None]).T @ z / len(z))
-    fourth = np.linalg.eigh((z * square[:, None]).T @ z / len(z))[1]
-    order = np.argsort(-np.abs(turned[0]))
-    axes = np.eye(z.shape[1])
-    explained = [float(np.sum(((z @ v) ** 2 @ z / len(z))[v == 0] ** 2)) for v in axes]
-    return [third, *turned[1][:, order[:3]].T, fourth[:, 0], fourth[:, -1], axes[int(np.argmax(explained))]]
+    dim = z.shape[1]
+    third = np.einsum("ni,nj,nk->ijk", z, z, z, optimize=True) / len(z)
+    funnel = np.einsum("iij->j", third)
+    v = np.eye(dim)
+    for _ in range(MOMENT_STEPS):
+        whole = np.einsum("ijk,mi,mj->mk", third, v, v, optimize=True)
+        along = np.sum(whole * v, axis=1, keepdims=True)
+        curve = whole - along * v
+        length = np.sum(curve**2, axis=1)
+        slope = np.einsum("ijk,mi,mk->mj", third, v, curve, optimize=True) - 0.5 * along * whole
+        v = v + slope / np.maximum(length, 1e-300)[:, None]
+        v /= np.linalg.norm(v, axis=1, keepdims=True)
+    bananas: list[np.ndarray] = []
+    for k in np.argsort(-length).tolist():
+        if all(abs(v[k] @ other) < SAME_DIRECTION for other in bananas):
+            bananas.append(v[k])
+    return [funnel / max(float(np.linalg.norm(funnel)), 1e-300), *bananas[:NUM_BANANAS]]

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
-from whmc.modes.bend import Bend, BendShapes
+from whmc.modes.bend import Bend, Bends, BendShapes
 from whmc.modes.chart import Chart, row
 from whmc.target.target import Numbers
 
@@ -45,7 +45,7 @@ class Charts(NamedTuple):
 @pytree
 class ModeLibrary:
     """Charts of the known modes. `dof` is the Student-t base's degrees of freedom (inf: Gaussian). `bend`: None where
-    all charts are straight; what is compiled for straight charts then knows nothing of bends."""
+    all charts are straight, and what is compiled for them knows nothing of bends."""
 
     location: Float[Array, "capacity dim"]
     scale: Float[Array, "capacity dim dim"] | Float[Array, "capacity dim"]
@@ -56,7 +56,7 @@ class ModeLibrary:
     step_size: Float[Array, " capacity"]
     mode: Int[Array, " capacity"]
     dof: Float[Array, ""]
-    bend: Bend | None = None
+    bend: Bends | None = None
 
     @classmethod
     def from_charts(
@@ -74,7 +74,7 @@ class ModeLibrary:
         """A library of charts: locations (K, D), scales (K, D, D) lower triangular or (K, D) diagonal.
 
         Weights (equal unless given) are made to sum to one. `mode`: the mode of each chart, counted from zero; unless
-        given every chart is a mode of its own. `bends`: those of the charts, if any is bent.
+        given every chart is a mode of its own. `bends`: those of the charts; None: the library knows only straight ones.
         """
         locations, scales = np.asarray(location, float), np.asarray(scale, float)
         size, dim = locations.shape
@@ -97,9 +97,9 @@ class ModeLibrary:
             raise ValueError(f"mode must name the mode of each of {size} charts, counted from zero, got {mode!r}")
         inverse = 1 / scales if diagonal else np.tril(np.linalg.inv(scales))
         bend = None
-        if bends is not None and (np.any(bends.curve) or np.any(bends.stretch)):
+        if bends is not None:
             _require_bends(bends, size, dim, diagonal)
-            bend = Bend.of(BendShapes(*(_padded(rows, capacity, 0.0) for rows in bends)), scales, inverse)
+            bend = Bends.of(BendShapes(*(_padded(rows, capacity, 0.0) for rows in bends)), scales, inverse)
         # device_put and not jnp.asarray, which compiles something for every shape
         return cls(
             location=jax.device_put(_padded(locations, capacity, 0.0)),
@@ -183,7 +183,15 @@ class ModeLibrary:
 
     def bend_of(self, label: Int[Array, ""] | int) -> Bend | None:
         """The bend of chart k; None where all are straight."""
-        return None if self.bend is None else jax.tree.map(lambda rows: row(rows, label), self.bend)
+        return None if self.bend is None else Bend(row(self.bend.rows, label))
+
+    def bendable(self) -> "ModeLibrary":
+        """The same charts in a library that knows bends."""
+        return self if self.bend is not None else self._with_bends(BendShapes.straight(self.size, self.dim))
+
+    def _with_bends(self, bends: BendShapes) -> "ModeLibrary":
+        location, scale, log_weight, step_size = self.charts()
+        return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
 
     def bends(self) -> BendShapes:
         """The bends of the charts in use, as NumPy copies. Not under jit."""
@@ -223,7 +231,7 @@ class ModeLibrary:
             step_size=with_row(step_sizes, step_size),
             mode=np.append(self.mode_of, self.num_modes),
             capacity=capacity,
-            bends=self.bends().with_straight(1),
+            bends=None if self.bend is None else self.bends().with_straight(1),
         )
 
     def drop(self, label: int) -> "ModeLibrary":
@@ -231,7 +239,7 @@ class ModeLibrary:
         self._require(label)
         location, scale, log_weight, step_size = (np.delete(rows, label, axis=0) for rows in self.charts())
         mode = np.unique(np.delete(self.mode_of, label), return_inverse=True)[1]  # counted anew where one is gone
-        bends = self.bends().rows(np.arange(self.size) != label)
+        bends = None if self.bend is None else self.bends().rows(np.arange(self.size) != label)
         return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=mode, bends=bends)
 
     def merge(self, first: int, second: int) -> "ModeLibrary":
@@ -254,9 +262,7 @@ class ModeLibrary:
         scales[first] = np.sqrt(covariance) if self.diagonal else np.linalg.cholesky(covariance)
         log_weights[first] = log_sum
         step_sizes[first] = np.min(step_sizes[pair])
-        bends = self.bends()
-        for rows in bends:
-            rows[first] = 0.0
+        bends = None if self.bend is None else self.bends().with_straight_at(first)
         merged = self.with_charts(locations, scales, log_weight=log_weights, step_size=step_sizes, bends=bends)
         return merged.drop(second)
 
@@ -296,7 +302,7 @@ class ModeLibrary:
             mode=self.mode_of if mode is None else mode,
             capacity=self.capacity if capacity is None else capacity,
             dof=float(self.dof) if dof is None else dof,
-            bends=self.bends() if bends is None else bends,
+            bends=self.bends() if bends is None and self.bend is not None else bends,
         )
 
     def _require(self, label: int) -> None:

@@ -48,7 +48,7 @@ def log_components(library: ModeLibrary, position: Float[Array, " dim"]) -> Floa
     if library.bend is None:
         square = squares(library, position)
     else:
-        square, log_volume = library.bend.straighten_all(_whitened(library, position))
+        square, log_volume = library.bend.straightened(_whitened(library, position))
         height = height - log_volume
     return height + log_base(square, library.dim, library.dof)
 

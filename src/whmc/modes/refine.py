@@ -97,7 +97,7 @@ def _scale_of_unit_variance(dof: float) -> float:
 def _rescaled(library: ModeLibrary, factor: float, dof: float) -> ModeLibrary:
     location, scale, log_weight, step_size = library.charts()
     step_size = np.minimum(step_size / factor, MAX_STEP_SIZE)
-    bends = library.bends().resized(factor)
+    bends = None if library.bend is None else library.bends().resized(factor)
     scale = scale * factor
     return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, dof=dof, bends=bends)
 

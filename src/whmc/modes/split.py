@@ -89,13 +89,19 @@ def fit_mixtures(
         return library
     pieces = [_charts(library, charts[m], m, found.get(m)) for m in range(len(charts))]
     location, scale, log_weight, step_size, modes = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    # homes keep their bends; the Gaussians of a mixture are straight
+    bends = None if library.bend is None else _homes_bent(library, modes, charts, list(found))
+    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=modes, bends=bends)
+
+
+def _homes_bent(library: ModeLibrary, modes: np.ndarray, charts: list[np.ndarray], changed: list[int]) -> BendShapes:
+    """The bends of charts of these modes, some of which have got new mixtures: homes keep theirs, a mixture's Gaussians
+    are straight."""
     bends = BendShapes.straight(len(modes), library.dim)
-    kept = np.flatnonzero(np.isin(modes, list(found), invert=True) | (np.diff(modes, prepend=-1) != 0))
-    before = np.concatenate([mine[: 1 if m in found else None] for m, mine in enumerate(charts)])
+    kept = np.flatnonzero(np.isin(modes, changed, invert=True) | (np.diff(modes, prepend=-1) != 0))
+    before = np.concatenate([mine[: 1 if m in changed else None] for m, mine in enumerate(charts)])
     for rows, were in zip(bends, library.bends(), strict=True):
         rows[kept] = were[before]
-    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=modes, bends=bends)
+    return bends
 
 
 def misfit_of(log_ratio: Float[np.ndarray, " n"]) -> float:

@@ -12,18 +12,24 @@ import numpy as np
 
 from whmc.kernels.base import place_all
 from whmc.kernels.settings import arrays, default_kernel
+from whmc.modes.bending import may_bend
 from whmc.modes.library import ModeLibrary
 from whmc.modes.split import room_to_split
 from whmc.run.chains import Chains, Mover
 from whmc.run.plan import Inputs, Plan
 from whmc.search.masses import chart_library
 from whmc.search.mode_search import SearchState
+from whmc.target.target import Target
 
 
-def with_room(library: ModeLibrary, looking: bool) -> ModeLibrary:
-    """Room for charts to come: a new mode or a split is then no new compilation. A power of two: few are compiled."""
+def with_room(target: Target, library: ModeLibrary, looking: bool) -> tuple[ModeLibrary, int]:
+    """The library with room for charts to come: a new mode, a split or a bend is then no new compilation. And how many
+    evaluations it took to tell whether there may be bends. A power of two: few are compiled."""
     wanted = max(16, 2 * library.size) if looking else library.size + room_to_split(library)
-    return library.padded(max(library.capacity, 1 << (wanted - 1).bit_length()))
+    bends, cost = may_bend(target, library)
+    return (library.bendable() if bends else library).padded(
+        max(library.capacity, 1 << (wanted - 1).bit_length())
+    ), cost
 
 
 class CompileAhead:
@@ -38,7 +44,7 @@ class CompileAhead:
         if self.thread is None and search.peaks:
             peaks = search.peaks[: self.plan.max_modes]
             library = chart_library(peaks)
-            library = with_room(library.padded(library.size), self.plan.adaptive)
+            library = library.padded(library.size)
             self.thread = threading.Thread(target=self._compile, args=(library,), daemon=True)
             self.thread.start()
 
@@ -50,6 +56,7 @@ class CompileAhead:
     def _compile(self, library: ModeLibrary) -> None:
         # whatever goes wrong here goes wrong again where it is told to the user
         with contextlib.suppress(Exception), jax.enable_x64(True):
+            library, _ = with_room(self.mover.target, library, self.plan.adaptive)
             num, dim = self.plan.chains, library.dim
             states = place_all(np.zeros((num, dim)), np.zeros(num), np.zeros((num, dim)), library)
             kernel = self.inputs.kernel or default_kernel(max(2, library.size) if self.plan.adaptive else library.size)

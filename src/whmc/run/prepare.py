@@ -71,14 +71,14 @@ def find_and_start(state: RunState, target: Target, progress: Progress) -> RunSt
     assert library is not None
     began = time.perf_counter()
     looking = plan.adaptive or ongoing.wanted(report)
-    library = with_room(library, looking)
+    library, num_looks = with_room(target, library, looking)
     # a run that goes on looking may find the second mode later: it needs the jump from the start
     kernel = inputs.kernel or default_kernel(max(2, library.size) if looking else library.size)
     warmup = warming.begin(arrays(kernel), library, fixed=inputs.kernel is not None)
     chains, num_failed = mover_of(state, target).start(warmup.library, _positions(plan, inputs, library, report))
     search = ongoing.begin(target, warmup.library, report, plan.max_modes) if looking else None
     seconds = Timings(prepare=time.perf_counter() - began)
-    state = state.at(chains=chains).charged(seconds=seconds, num_failed=num_failed)
+    state = state.at(chains=chains).charged(Gradients(search=num_looks), seconds, num_failed=num_failed)
     return RunState(plan, inputs, Learned(report, search, warmup), state.moment)
 
 

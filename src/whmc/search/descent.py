@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from whmc.minimise import TOLERANCE, Energy, Stop, minimise
 from whmc.modes.library import ModeLibrary
-from whmc.search.minimise import TOLERANCE, Energy, Stop, minimise
 from whmc.search.peak import SAME_MODE_SD, Peak
 from whmc.search.residual import TEMPERATURE, residual_energy
 from whmc.target.rows import evaluate_rows

@@ -21,7 +21,7 @@ MAGIC = b"whmc"
 
 CLASSES = {
     "Adaptation": "whmc.run.state",
-    "Bend": "whmc.modes.bend",
+    "Bends": "whmc.modes.bend",
     "Chains": "whmc.run.chains",
     "ChainState": "whmc.kernels.base",
     "ChartShapes": "whmc.warmup.charts",
