@@ -10,7 +10,7 @@ from whmc.kernels.base import StepInfo
 from whmc.kernels.block import Trace
 from whmc.kernels.settings import arrays
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import log_components_of
+from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.storage.serialize import pack, unpack
 from whmc.warmup import warmup as warming
 
@@ -53,13 +53,9 @@ def test_a_step_that_is_right_stays_as_long_as_it_is_under_a_student_base():
     assert max(lengths) / min(lengths) < 1.4, lengths
 
 
-def banana_trace(rng: np.random.Generator, state: warming.Warmup) -> Trace:
-    """Exact draws of two bananas far apart, 200 steps of 16 chains, and local moves that are accepted as wanted."""
-    shape = (200, 16)
-    x = rng.standard_normal((*shape, 2))
-    side = (rng.random(shape) < 0.5).astype(int)
-    z = np.stack([3 * x[..., 0], 0.3 * x[..., 1] + x[..., 0] ** 2 + 50 * side], axis=-1)
-    logdensity = -0.5 * np.sum(x**2, axis=-1) - np.log(2 * np.pi * 0.9 * 2)
+def trace_of(state: warming.Warmup, z: np.ndarray, logdensity: np.ndarray) -> Trace:
+    """Draws of 200 steps of 16 chains in two modes far apart, and local moves that are accepted as wanted."""
+    shape = z.shape[:2]
     components = log_components_of(state.library, z.reshape(-1, 2))
     label = components.argmax(axis=0).reshape(shape)
     flag, ones = np.zeros(shape, bool), np.ones(shape, int)
@@ -67,13 +63,41 @@ def banana_trace(rng: np.random.Generator, state: warming.Warmup) -> Trace:
     return Trace(z, logdensity, np.logaddexp.reduce(components, axis=0).reshape(shape), label, (info,))
 
 
-def test_bent_modes_get_charts_in_the_last_round_but_one_from_the_draws_of_three():
+def banana_trace(rng: np.random.Generator, state: warming.Warmup) -> Trace:
+    """Exact draws of two bananas."""
+    x, side = rng.standard_normal((200, 16, 2)), rng.integers(0, 2, (200, 16))
+    z = np.stack([3 * x[..., 0], 0.3 * x[..., 1] + x[..., 0] ** 2 + 50 * side], axis=-1)
+    return trace_of(state, z, -0.5 * np.sum(x**2, axis=-1) - np.log(2 * np.pi * 0.9 * 2))
+
+
+def ring_trace(rng: np.random.Generator, state: warming.Warmup) -> Trace:
+    """Exact draws of two rings."""
+    angle, noise = rng.uniform(0, 2 * np.pi, (200, 16)), rng.standard_normal((200, 16))
+    radius, side = 3 + 0.2 * noise, rng.integers(0, 2, (200, 16))
+    z = np.stack([radius * np.cos(angle), radius * np.sin(angle) + 0.5 + 50 * side], axis=-1)
+    return trace_of(state, z, -0.5 * noise**2 - np.log(radius * 0.2 * (2 * np.pi) ** 1.5 * 2))
+
+
+def test_bananas_are_bent_from_the_last_round_but_two_on():
+    rng = np.random.default_rng(1)
+    library = ModeLibrary.from_charts([[0.0, 0.5], [0.0, 50.5]], [np.eye(2)] * 2, step_size=[0.3] * 2, capacity=16)
+    state = warming.begin(arrays(whmc.Cycle((whmc.LocalHMC(),))), library, fixed=False)
+    for left, bent in ((3, False), (2, True), (1, True), (0, True)):
+        state, _ = warming.learn(state, warming.plan_round(state, 200), [banana_trace(rng, state)], left)
+        np.testing.assert_array_equal(state.library.bent, bent)
+        state = unpack(pack({"state": state}))["state"]  # as a checkpoint has it
+        trace = banana_trace(rng, state)
+    log_ratio = log_ratio_of(state.library, trace.position.reshape(-1, 2), trace.logdensity.ravel())
+    assert state.library.size == 2 and np.std(log_ratio) < 0.15
+
+
+def test_rings_get_charts_in_the_last_round_but_one_from_the_draws_of_three():
     rng = np.random.default_rng(1)
     library = ModeLibrary.from_charts([[0.0, 0.5], [0.0, 50.5]], [np.eye(2)] * 2, step_size=[0.3] * 2, capacity=16)
     state = warming.begin(arrays(whmc.Cycle((whmc.LocalHMC(),))), library, fixed=False)
     sizes, pooled = [], []
     for left in (3, 2, 1, 0):
-        state, _ = warming.learn(state, warming.plan_round(state, 200), [banana_trace(rng, state)], left)
+        state, _ = warming.learn(state, warming.plan_round(state, 200), [ring_trace(rng, state)], left)
         sizes.append(state.library.size)
         pooled.append(0 if state.pool is None else len(state.pool.position))
         again = unpack(pack({"state": state}))["state"]  # as a checkpoint has it
@@ -93,12 +117,12 @@ def test_modes_found_after_a_split_are_known_by_their_own_curvature():
     library = ModeLibrary.from_charts([[0.0, 0.5], [0.0, 50.5]], [np.eye(2)] * 2, step_size=[0.3] * 2, capacity=16)
     state = warming.begin(arrays(whmc.Cycle((whmc.LocalHMC(),))), library, fixed=False)
     for left in (2, 1):
-        state, _ = warming.learn(state, warming.plan_round(state, 200), [banana_trace(rng, state)], left)
+        state, _ = warming.learn(state, warming.plan_round(state, 200), [ring_trace(rng, state)], left)
     grown = state.library.add([90.0, 90.0], 0.1 * np.eye(2))
     adopted = warming.adopt(state, grown)
     np.testing.assert_array_equal(adopted.curvature.location[-1], [90.0, 90.0])
     assert len(adopted.curvature.location) == grown.size == state.library.size + 1
-    after, _ = warming.learn(adopted, warming.plan_round(adopted, 200), [banana_trace(rng, adopted)], 0)
+    after, _ = warming.learn(adopted, warming.plan_round(adopted, 200), [ring_trace(rng, adopted)], 0)
     np.testing.assert_array_equal(after.library.charts().location[after.library.mode_of == 2], [[90.0, 90.0]])
 
 

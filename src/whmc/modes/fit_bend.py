@@ -85,6 +85,8 @@ def fit_bend(
     try:
         scale = np.linalg.cholesky(np.cov(draws.T, bias=True))
         z = np.linalg.solve(scale, (draws - location).T).T
+        if not np.allclose(z.T @ z / len(z), np.eye(z.shape[1]), atol=1e-3):
+            return None  # a plane, but for rounding
         starts = [*(_starts(z) if afresh else []), *([] if near is None else [_direction(near, scale)])]
         return None if not starts else _climb(starts, z).chart(location, scale)
     except np.linalg.LinAlgError:

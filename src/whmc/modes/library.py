@@ -74,7 +74,7 @@ class ModeLibrary:
         """A library of charts: locations (K, D), scales (K, D, D) lower triangular or (K, D) diagonal.
 
         Weights (equal unless given) are made to sum to one. `mode`: the mode of each chart, counted from zero; unless
-        given every chart is a mode of its own. `bends`: those of the charts; None: the library knows only straight ones.
+        given every chart is a mode of its own. `bends`: those of the charts; None: all are straight, and stay so.
         """
         locations, scales = np.asarray(location, float), np.asarray(scale, float)
         size, dim = locations.shape

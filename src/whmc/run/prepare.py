@@ -78,7 +78,7 @@ def find_and_start(state: RunState, target: Target, progress: Progress) -> RunSt
     chains, num_failed = mover_of(state, target).start(warmup.library, _positions(plan, inputs, library, report))
     search = ongoing.begin(target, warmup.library, report, plan.max_modes) if looking else None
     seconds = Timings(prepare=time.perf_counter() - began)
-    state = state.at(chains=chains).charged(Gradients(search=num_looks), seconds, num_failed=num_failed)
+    state = state.at(chains=chains).charged(Gradients(warmup=num_looks), seconds, num_failed=num_failed)
     return RunState(plan, inputs, Learned(report, search, warmup), state.moment)
 
 
