@@ -10,8 +10,9 @@ import whmc
 from contracts import bent
 from whmc.kernels.random import draw_noise
 from whmc.modes.bend import REACH, BendShapes
-from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, log_components, log_components_of
+from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, log_components, log_components_of, log_mixture
 from whmc.modes.refine import with_gaussian_base, with_student_base
+from whmc.search.residual import log_tempered
 
 DIM = 4
 
@@ -110,6 +111,19 @@ def test_draws_have_the_law_of_the_mixture():
     theta = np.asarray(theta)
     ratio = np.exp(other.logpdf(theta) - np.logaddexp.reduce(log_components_of(one, theta), axis=0))
     assert abs(ratio.mean() - 1) < 5 * ratio.std() / np.sqrt(num)
+
+
+@pytest.mark.parametrize("dof", [np.inf, 5.0])
+def test_the_residual_search_knows_bends(dof):
+    """At temperature one it takes away q itself, with its own gradient."""
+    one, theta = library(dof), points(4)
+    height, pull = log_tempered(one, theta, 1.0)
+
+    def log_q(x):
+        return log_mixture(log_components(one, x))
+
+    np.testing.assert_allclose(height, [log_q(jnp.asarray(x)) for x in theta], rtol=1e-10)
+    np.testing.assert_allclose(pull, [jax.grad(log_q)(jnp.asarray(x)) for x in theta], atol=1e-9)
 
 
 def test_a_student_base_keeps_the_bend():

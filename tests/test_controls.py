@@ -50,7 +50,11 @@ def test_fault_is_found(kernel, target):
     assert not report.passed, str(report)
 
 
-@pytest.mark.parametrize("throat", [None, 0, 6], ids=["local", "jump", "throat"])
+@pytest.mark.parametrize(
+    "throat",
+    [None, *(pytest.param(throat, marks=pytest.mark.ci) for throat in (0, 6))],
+    ids=["local", "jump", "throat"],
+)
 def test_a_bend_without_its_volume_is_found(throat):
     case, kernel = problem("rotated"), whmc.LocalHMC() if throat is None else whmc.Wormhole(throat=throat)
     library = bent(case.library)

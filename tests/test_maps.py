@@ -14,7 +14,10 @@ from whmc.kernels.trajectory import Flight, jump
 from whmc.modes.chart import apply
 from whmc.target.target import Evaluation
 
-NAMES = ["two-scale", "diagonal", "rotated", "log-gamma", "many-well", "three", "rotated, bent", "three, bent"]
+NAMES = [
+    *("two-scale", "diagonal", "rotated", "log-gamma", "many-well", "three", "rotated, bent"),
+    pytest.param("three, bent", marks=pytest.mark.ci),
+]
 
 
 def _start(name: str, seed: int = 0):

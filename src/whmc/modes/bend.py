@@ -69,6 +69,20 @@ class BendShapes(NamedTuple):
         x = ridge + (z - ridge - s[:, None] ** 2 * self.curve[k]) * np.exp(-rise)[:, None]
         return x, (z.shape[1] - 1) * rise
 
+    def slopes(self, k: int, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
+        """The gradients in z of ½|x|² and of log|dz/dx| in chart k, many points z at once. With r = z - s v - b s²:
+
+        s v + e^{-2 a c} (r - (2 s b·r + a c' |r|²) v),      (D - 1) a c' v.
+        """
+        axis, curve = self.axis[k], self.curve[k]
+        s = z @ axis
+        steepness = np.where(np.abs(s) < REACH, self.stretch[k], 0.0)
+        r = z - s[:, None] * axis - s[:, None] ** 2 * curve
+        tilt = 2 * s * (r @ curve) + steepness * np.sum(r**2, axis=1)
+        shrink = np.exp(-2 * self.stretch[k] * np.clip(s, -REACH, REACH))
+        rise = s[:, None] * axis + shrink[:, None] * (r - tilt[:, None] * axis)
+        return rise, (z.shape[1] - 1) * steepness[:, None] * axis
+
 
 @pytree
 class Bends:

@@ -25,20 +25,26 @@ def log_tempered(
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n dim"]]:
     """log q_T and its gradient.
 
-    That of one chart is -L^{-T} z / T times 1 for a Gaussian base, (dof + D) / (dof + |z|²) for a Student-t.
+    That of one chart is -L^{-T} z / T times 1 for a Gaussian base, (dof + D) / (dof + |z|²) for a Student-t. A bent
+    chart has its straightened coordinate in the place of z, and its volume, which is not tempered.
     """
     dof, dim, size = float(library.dof), library.dim, library.size
     inverse, location = np.asarray(library.inverse_scale)[:size], np.asarray(library.location)[:size]
     top = float(log_base_of(np.zeros(()), dim, dof))
     log_peak = (np.asarray(library.log_weight) - np.asarray(library.log_det))[:size] + top
     heights, pulls = np.empty((size, len(position))), np.empty((size, *position.shape))
+    bends = None if library.bend is None else library.bends()
     for k in range(size):
         shift = position - location[k]
         z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
-        square = np.sum(z**2, axis=1)
-        heights[k] = log_peak[k] + (log_base_of(square, dim, dof) - top) / temperature
+        (x, log_volume), (rise, swell) = (
+            ((z, 0.0), (z, 0.0)) if bends is None else (bends.straighten(k, z), bends.slopes(k, z))
+        )
+        square = np.sum(x**2, axis=1)
+        heights[k] = log_peak[k] - log_volume + (log_base_of(square, dim, dof) - top) / temperature
         heaviness = 1.0 if np.isinf(dof) else ((dof + dim) / (dof + square))[:, None]
-        pulls[k] = -(z * inverse[k] if library.diagonal else z @ inverse[k]) * heaviness / temperature
+        slope = rise * heaviness / temperature + swell
+        pulls[k] = -(slope * inverse[k] if library.diagonal else slope @ inverse[k])
     total = np.logaddexp.reduce(heights, axis=0)
     with np.errstate(invalid="ignore"):
         shares = np.where(np.isfinite(total), np.exp(heights - total), 0.0)
