@@ -82,7 +82,7 @@ def main():
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--chains", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64])
     parser.add_argument("--gradients", type=int, default=5000, help="of each measurement, about")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     print(f"{'processes':>9s} {'chains':>6s} {'wall':>6s} {'busy':>6s} {'CPU':>6s} {'speed-up':>8s}")
     single, missed = {}, []
