@@ -23,6 +23,7 @@ from whmc.testing import Problem, gaussian_mixture, himmelblau, loggamma_pair, m
 CYCLE = default_kernel()
 KERNELS = {
     "local": whmc.LocalHMC(),
+    "walk": whmc.LocalWalk(),
     "wormhole": whmc.Wormhole(),
     "throat": whmc.Wormhole(throat=6, stride=0.7),
     "gibbs": whmc.GibbsWormhole(),

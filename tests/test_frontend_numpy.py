@@ -25,6 +25,7 @@ from whmc.frontends import callback
 from whmc.frontends.blackbox import BlackBox, density, from_numpy
 from whmc.frontends.workers import Rows, WorkerDied, Workers
 from whmc.kernels.local import LocalHMC
+from whmc.kernels.settings import WALKS
 from whmc.target.target import Target
 from whmc.testing import gaussian_mixture, invariance_test
 
@@ -437,6 +438,31 @@ def test_an_old_exception_is_not_taken_for_a_new_error():
         jax.grad(target)(jnp.array([0.9, 0.0]))
     with pytest.raises(ValueError, match="modes has shape"):
         whmc.sample(target, modes=[[0.0, 0.0, 0.0]], progress=False)
+
+
+@pytest.mark.filterwarnings("ignore:from_numpy without grad")
+def test_without_a_gradient_chains_take_one_call_an_evaluation():
+    """Two Gaussians at distance 8: the draws that one run has more than another cost as many calls as evaluations."""
+    calls = 0
+
+    def logp(x):
+        nonlocal calls
+        calls += 1
+        return np.logaddexp(-0.5 * x @ x, -0.5 * (x - 4) @ (x - 4) - 1)
+
+    target = from_numpy(logp, dim=4, starts=(-2.0, 6.0))
+    assert not target.has_gradient and target.without_scores is target.without_scores
+    spent = []
+    for draws in (20, 220):
+        before = calls
+        result = whmc.sample(target, modes=[[0.0] * 4, [4.0] * 4], draws=draws, warmup=100, chains=4, progress=False)
+        spent.append((calls - before, result.gradients.total))
+    more_calls, more = np.diff(spent, axis=0)[0]
+    assert more == 200 * 4 * (WALKS + 2)
+    assert 0.98 * more < more_calls <= more  # where a chain stands still nothing is called
+    assert [move for move in result.steps if move.startswith("LocalWalk")] == [f"LocalWalk[{n}]" for n in range(WALKS)]
+    assert abs(result.modes.weight[0] - 1 / (1 + np.exp(-1))) < 5 * result.modes.weight_se[0]
+    assert not any(move.startswith("LocalHMC") for move in result.steps)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from whmc.kernels.independence import Independence
     from whmc.kernels.local import LocalHMC
     from whmc.kernels.trajectory import WormholeTrajectory
+    from whmc.kernels.walk import LocalWalk
     from whmc.kernels.wormhole import GibbsWormhole, Wormhole
     from whmc.modes.library import ModeLibrary
     from whmc.result import Result
@@ -44,6 +45,7 @@ __all__ = [
     "GibbsWormhole",
     "Independence",
     "LocalHMC",
+    "LocalWalk",
     "ModeLibrary",
     "MultiStart",
     "Residual",
@@ -76,6 +78,7 @@ _HOME = {
     "GibbsWormhole": "whmc.kernels.wormhole",
     "Independence": "whmc.kernels.independence",
     "LocalHMC": "whmc.kernels.local",
+    "LocalWalk": "whmc.kernels.walk",
     "ModeLibrary": "whmc.modes.library",
     "MultiStart": "whmc.search.finders",
     "Residual": "whmc.search.finders",

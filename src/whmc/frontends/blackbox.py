@@ -290,10 +290,11 @@ def from_numpy(
     """A target from a plain Python function, as it is given to emcee, scipy or dynesty.
 
     logp: position (dim,) -> log density, up to a constant; -inf outside of the support, NaN where it failed.
-    grad: position -> its gradient (dim,); or True if `logp` returns (value, gradient). Without it gradients are
-        central differences, each 2 dim + 1 calls of `logp`. An inexact gradient never bends the distribution: the
-        force is still a function of the position alone, so trajectories stay reversible and keep volume, and what
-        they propose is accepted by exact values. It only costs acceptance.
+    grad: position -> its gradient (dim,); or True if `logp` returns (value, gradient). Without it chains walk by values
+        alone (`LocalWalk`), and only the search for modes takes gradients, by central differences of 2 dim + 1 calls of
+        `logp` each. With `kernel=` of your own that needs gradients, chains take them so too. An inexact gradient never
+        bends the distribution: the force is still a function of the position alone, so trajectories stay reversible
+        and keep volume, and what they propose is accepted by exact values. It only costs acceptance.
     dim, starts, names, bounds, symmetries: as in `Target`; `starts` may be an array of points, as emcee's p0.
     prior_transform: from the unit cube to parameters, as dynesty has it; then `logp` is the log likelihood, the
         target lives on the cube, tables show parameters under `names`, and the log evidence is dynesty's logz.
@@ -311,8 +312,8 @@ def from_numpy(
         raise TypeError(f"grad must be a function, True (logp returns both) or None, got {grad!r}")
     if grad is None:
         warnings.warn(
-            f"from_numpy without grad: every gradient is {2 * dim + 1} calls of logp, by differences; give grad= if "
-            "you can, or write logp in jax.numpy and use whmc.Target",
+            f"from_numpy without grad: chains walk by values alone, and every gradient of the search is {2 * dim + 1} "
+            "calls of logp; give grad= if you can, or write logp in jax.numpy and use whmc.Target",
             stacklevel=2,
         )
     rows = Rows(logp, grad, vectorized, tuple(args), prior_transform)

@@ -13,13 +13,30 @@ from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.kernels.cycle import Cycle, moves
 from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.local import AbstractLocal, LocalHMC
-from whmc.kernels.wormhole import AbstractJump, Wormhole
+from whmc.kernels.walk import LocalWalk
+from whmc.kernels.wormhole import AbstractJump, GibbsWormhole, Wormhole
+
+WALKS = 3
+"""Steps of a walk in the place of one trajectory, where there are no scores."""
 
 
-def default_kernel(num_modes: int = 2) -> Cycle:
-    """What `sample` runs, tuned by it: explore the mode, change the mode (if there is another), try to start afresh."""
+def default_kernel(num_modes: int = 2, *, scores: bool = True) -> Cycle:
+    """What `sample` runs, tuned by it: explore the mode, change the mode (if there is another), try to start afresh.
+
+    scores: whether the target has a gradient that is worth its cost.
+    """
+    local: tuple[AbstractKernel, ...] = (LocalHMC(),) if scores else (LocalWalk(),) * WALKS
     jumps = (Wormhole(),) if num_modes > 1 else ()
-    return Cycle((LocalHMC(), *jumps, Independence()))
+    return Cycle((*local, *jumps, Independence()))
+
+
+def uses_scores(kernel: AbstractKernel) -> bool:
+    """Whether the moves need gradients. A jump needs them in its throat alone, and that stays shut if no local move
+    does."""
+    parts = moves(kernel)
+    local = [move for move in parts if isinstance(move, AbstractLocal)]
+    known = all(isinstance(move, (AbstractLocal, Wormhole, GibbsWormhole, AbstractIndependence)) for move in parts)
+    return not (known and local and not any(move.uses_scores for move in local))
 
 
 def arrays(kernel: AbstractKernel) -> AbstractKernel:

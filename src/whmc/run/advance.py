@@ -9,6 +9,7 @@ import numpy as np
 from whmc.estimate.alarms import FAILED_SHARE
 from whmc.estimate.annealed_evidence import annealed_evidence, needs_annealing
 from whmc.kernels.random import draw_noise
+from whmc.kernels.settings import uses_scores
 from whmc.keys import Stream, stream_key
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
 from whmc.result import Gradients, Result, Timings
@@ -68,7 +69,7 @@ def _frozen_blocks(state: RunState, target: Target, log: DrawLog, progress: Prog
 
 def with_evidence(state: RunState, target: Target, result: Result) -> RunState:
     """The state with the evidence by annealing, if that by the bridge is not good enough."""
-    if state.moment.work is not None or not needs_annealing(result.evidence):
+    if state.moment.work is not None or not needs_annealing(result.evidence) or not uses_scores(state.newest.kernel):
         return state
     began = time.perf_counter()
     key = stream_key(state.plan.seed, Stream.EVIDENCE)

@@ -59,5 +59,6 @@ class CompileAhead:
             library, _ = with_room(self.mover.target, library, self.plan.adaptive)
             num, dim = self.plan.chains, library.dim
             states = place_all(np.zeros((num, dim)), np.zeros(num), np.zeros((num, dim)), library)
-            kernel = self.inputs.kernel or default_kernel(max(2, library.size) if self.plan.adaptive else library.size)
+            num_modes = max(2, library.size) if self.plan.adaptive else library.size
+            kernel = self.inputs.kernel or default_kernel(num_modes, scores=self.mover.target.has_gradient)
             self.mover.compile(Chains.of(states, np.zeros(num, int)), arrays(kernel), library)

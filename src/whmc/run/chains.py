@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, place_all
 from whmc.kernels.block import Trace, draw_block, move_chains, unpack_trace
 from whmc.kernels.packing import Packed
-from whmc.kernels.settings import infos
+from whmc.kernels.settings import infos, uses_scores
 from whmc.modes.library import ModeLibrary
 from whmc.target.rows import evaluate_rows
 from whmc.target.target import Target
@@ -201,7 +201,8 @@ class Mover:
             noise = draw_block(task.kernel, task.library, self.key, first[here], length, number * size)
             states = group.result().states if isinstance(group, Future) else group
             numbers = task.num_steps, task.active[here] & (mine < len(first)), task.update_waits
-            return Moved(*move_chains(task.kernel, self.target, task.library, states, noise, *numbers))
+            target = self.target if uses_scores(task.kernel) else self.target.without_scores
+            return Moved(*move_chains(task.kernel, target, task.library, states, noise, *numbers))
 
     def hand_over(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> Chains:
         """The chains in states that belong to this library. What a larger one or a bent one needs is compiled here, and

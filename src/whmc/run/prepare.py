@@ -73,7 +73,8 @@ def find_and_start(state: RunState, target: Target, progress: Progress) -> RunSt
     looking = plan.adaptive or ongoing.wanted(report)
     library, num_looks = with_room(target, library, looking)
     # a run that goes on looking may find the second mode later: it needs the jump from the start
-    kernel = inputs.kernel or default_kernel(max(2, library.size) if looking else library.size)
+    num_modes = max(2, library.size) if looking else library.size
+    kernel = inputs.kernel or default_kernel(num_modes, scores=target.has_gradient)
     warmup = warming.begin(arrays(kernel), library, fixed=inputs.kernel is not None)
     chains, num_failed = mover_of(state, target).start(warmup.library, _positions(plan, inputs, library, report))
     search = ongoing.begin(target, warmup.library, report, plan.max_modes) if looking else None

@@ -35,6 +35,7 @@ CLASSES = {
     "Inputs": "whmc.run.plan",
     "Learned": "whmc.run.state",
     "LocalHMC": "whmc.kernels.local",
+    "LocalWalk": "whmc.kernels.walk",
     "ModeLibrary": "whmc.modes.library",
     "Moment": "whmc.run.state",
     "MultiStart": "whmc.search.finders",

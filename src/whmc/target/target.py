@@ -112,6 +112,16 @@ class Target:
         """Log density and score as the user's function gives them: not safe yet."""
         return jax.value_and_grad(self.__call__)(position)
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether its gradient costs about as much as its value; not where it is made of differences of values."""
+        return getattr(self.logdensity, "calls_per_gradient", 1) == 1
+
+    @cached_property
+    def without_scores(self) -> "Target":
+        """The same density, with zeros for its scores: for kernels that use none."""
+        return ScorelessTarget(self)
+
     @cached_property
     def logdensity_dtype(self) -> Any:
         """The dtype that the user's own function computes in when it is given float64."""
@@ -197,6 +207,23 @@ class Target:
     def home(self, positions: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
         """The image of each position that is sampled: itself, unless the target is folded."""
         return positions
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
+class ScorelessTarget(Target):
+    """A target that is evaluated without its gradient."""
+
+    whole: Target = dataclasses.field(init=False, repr=False)
+
+    def __init__(self, target: Target) -> None:
+        vars(self).update(vars(target), whole=target)
+
+    def __call__(self, position: Float[Array, " dim"]) -> Float[Array, ""]:
+        return self.whole(position)
+
+    def value_and_score(self, position: Float[Array, " dim"]) -> tuple[Float[Array, ""], Float[Array, " dim"]]:
+        return self.whole(position), jnp.zeros_like(position)
 
 
 def require_target(target: Any) -> None:

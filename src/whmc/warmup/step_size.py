@@ -8,9 +8,6 @@ from jaxtyping import Float, Int
 from whmc.modes.chart import whiten_rows
 from whmc.warmup.charts import ChartShapes
 
-ACCEPTANCE_GOAL = 0.8
-"""Acceptance that local step sizes aim at; between .65 and .9 the cost of an effective draw hardly changes."""
-
 QUARTER_TURN = np.pi / 2
 """Length of a trajectory in chart time: after a quarter turn a Gaussian mode has forgotten where it was."""
 
@@ -29,20 +26,22 @@ def tune_step_sizes(
     step_size: Float[np.ndarray, " size"],
     label: Int[np.ndarray, " n"],
     acceptance: Float[np.ndarray, " n"],
+    goal: float = 0.8,
+    order: int = 2,
 ) -> Float[np.ndarray, " size"]:
-    """Step size of each chart for `ACCEPTANCE_GOAL`, from the acceptance at the present ones.
+    """Step size of each chart for an acceptance of `goal`, from the acceptance at the present ones.
 
-    The energy error of a trajectory is nearly N(s²/2, s²) with s ∝ e², and then acceptance is 2Φ(-s/2): so
-    e' = e · sqrt(s(goal)/s(seen)).
+    The energy error of a trajectory is nearly N(s²/2, s²) with s ∝ e^order, and then acceptance is 2Φ(-s/2): so
+    e' = e · (s(goal)/s(seen))^(1/order).
     """
     quantile = NormalDist().inv_cdf
     tuned = step_size.copy()
     for k in range(len(step_size)):
         seen = acceptance[label == k]
         # two pseudo-moves at the goal keep a chart with few visits from leaping
-        mean = (np.sum(seen) + 2 * ACCEPTANCE_GOAL) / (len(seen) + 2)
+        mean = (np.sum(seen) + 2 * goal) / (len(seen) + 2)
         spread = -2 * quantile(0.5 * float(np.clip(mean, 1e-3, 1 - 1e-6)))
-        factor = np.sqrt(-2 * quantile(0.5 * ACCEPTANCE_GOAL) / spread)
+        factor = (-2 * quantile(0.5 * goal) / spread) ** (1 / order)
         tuned[k] = min(step_size[k] * np.clip(factor, 0.25, 2.0), QUARTER_TURN)
     return tuned
 

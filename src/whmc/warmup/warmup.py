@@ -11,7 +11,7 @@ from whmc.kernels.base import AbstractKernel
 from whmc.kernels.block import Trace
 from whmc.kernels.cycle import moves
 from whmc.kernels.local import AbstractLocal, LocalHMC
-from whmc.kernels.settings import infos, with_settings
+from whmc.kernels.settings import infos, uses_scores, with_settings
 from whmc.kernels.wormhole import Wormhole
 from whmc.modes.bending import bend_charts
 from whmc.modes.library import ModeLibrary
@@ -142,7 +142,7 @@ def _pool(warmup: Warmup, draws: Draws, left: int) -> Draws | None:
 def _throat_plan(warmup: Warmup) -> list[Setting] | list[None]:
     """Throat settings of a round; None: the kernel's own."""
     has_wormhole = any(isinstance(move, Wormhole) for move in moves(warmup.kernel))
-    if warmup.fixed or not has_wormhole or warmup.library.size == 1:
+    if warmup.fixed or not has_wormhole or warmup.library.size == 1 or not uses_scores(warmup.kernel):
         return [None]
     return warmup.throats.plan()
 
@@ -172,7 +172,9 @@ def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
     settings: dict[str, float | int] = {}
     if len(local.label):
         # in the home of a split mode few moves are made, and those in its tails: its step stays what it was before
-        step_size = np.where(library.wide, step_size, tune_step_sizes(step_size, local.label, local.acceptance))
+        kind = next(type(move) for move in moves(warmup.kernel) if isinstance(move, AbstractLocal))
+        tuned = tune_step_sizes(step_size, local.label, local.acceptance, kind.acceptance_goal, kind.error_order)
+        step_size = np.where(library.wide, step_size, tuned)
         step_size = carry_step_sizes(step_size, ChartShapes.of(library), shapes, position, fitted_with(library)[label])
         if not warmup.fixed:
             # the number of steps follows from homes: those of their charts are longer, and would skip the tips
