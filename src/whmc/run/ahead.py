@@ -22,14 +22,13 @@ from whmc.search.mode_search import SearchState
 from whmc.target.target import Target
 
 
-def with_room(target: Target, library: ModeLibrary, looking: bool) -> tuple[ModeLibrary, int]:
-    """The library with room for charts to come: a new mode, a split or a bend is then no new compilation. And how many
-    evaluations it took to tell whether there may be bends. A power of two: few are compiled."""
+def with_room(target: Target, library: ModeLibrary, plan: Plan, looking: bool) -> tuple[ModeLibrary, int]:
+    """The library with room for charts to come: a new mode, a split or a bend is then no new compilation. A power of
+    two: few are compiled. And how many evaluations it took to tell whether there may be bends."""
     wanted = max(16, 2 * library.size) if looking else library.size + room_to_split(library)
-    bends, cost = may_bend(target, library)
-    return (library.bendable() if bends else library).padded(
-        max(library.capacity, 1 << (wanted - 1).bit_length())
-    ), cost
+    bends, cost = may_bend(target, library) if plan.warmup else (False, 0)
+    roomy = library.padded(max(library.capacity, 1 << (wanted - 1).bit_length()))
+    return (roomy.bendable() if bends else roomy), cost
 
 
 class CompileAhead:
@@ -56,7 +55,7 @@ class CompileAhead:
     def _compile(self, library: ModeLibrary) -> None:
         # whatever goes wrong here goes wrong again where it is told to the user
         with contextlib.suppress(Exception), jax.enable_x64(True):
-            library, _ = with_room(self.mover.target, library, self.plan.adaptive)
+            library, _ = with_room(self.mover.target, library, self.plan, self.plan.adaptive)
             num, dim = self.plan.chains, library.dim
             states = place_all(np.zeros((num, dim)), np.zeros(num), np.zeros((num, dim)), library)
             num_modes = max(2, library.size) if self.plan.adaptive else library.size

@@ -71,7 +71,7 @@ def find_and_start(state: RunState, target: Target, progress: Progress) -> RunSt
     assert library is not None
     began = time.perf_counter()
     looking = plan.adaptive or ongoing.wanted(report)
-    library, num_looks = with_room(target, library, looking)
+    library, num_looks = with_room(target, library, plan, looking)
     # a run that goes on looking may find the second mode later: it needs the jump from the start
     num_modes = max(2, library.size) if looking else library.size
     kernel = inputs.kernel or default_kernel(num_modes, scores=target.has_gradient)
