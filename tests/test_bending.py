@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 
+import whmc
 from test_split import banana, ring
-from whmc.modes.bending import bend_charts, best_bend
+from whmc.modes.bend import BendShapes
+from whmc.modes.bending import LOOKED_AT, LOOKS, bend_charts, best_bend, may_bend
 from whmc.modes.fit_bend import BentChart, _Fit, fit_bend
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
+from whmc.modes.refine import merge_duplicates
 from whmc.modes.split import fit_mixtures
+from whmc.testing import SHAPES
 
 
 def twisted(num, dim=8, seed=0):
@@ -103,8 +107,9 @@ def banana_ring_and_round():
 
 def test_bananas_are_bent_rings_are_split_and_round_modes_stay():
     library, position, logdensity = banana_ring_and_round()
-    found = bend_charts(library, position, logdensity)
+    found = bend_charts(library, position, logdensity, grow=True)
     assert found.bent[0] and not found.bent[2]
+    assert bend_charts(library, position, logdensity, grow=False) is library
     np.testing.assert_allclose(found.charts().log_weight, library.charts().log_weight)
     whole = fit_mixtures(found, position, logdensity, grow=True)
     np.testing.assert_array_equal(np.bincount(whole.mode_of)[[0, 2]], 1)
@@ -127,4 +132,35 @@ def test_what_fits_already_is_left_alone():
     rng = np.random.default_rng(0)
     draws = rng.standard_normal((2000, 3))
     library = ModeLibrary.from_charts(np.zeros((1, 3)), np.eye(3)[None], capacity=4)
-    assert bend_charts(library, draws, -0.5 * np.sum(draws**2, axis=1)) is library
+    assert bend_charts(library, draws, -0.5 * np.sum(draws**2, axis=1), grow=True) is library
+
+
+@pytest.mark.parametrize(("shape", "bent"), [("twisted", True), ("funnel", True), ("rastrigin-2", False)])
+def test_charts_that_fit_badly_are_seen_before_any_draw(shape, bent):
+    target = SHAPES[shape]().target
+    library = whmc.search_modes(target, seed=0).library
+    found, cost = may_bend(target, library)
+    assert found == bent and 0 < cost <= LOOKS * LOOKED_AT
+
+
+def test_two_bananas_that_bend_apart_are_two_modes():
+    """Their Gaussians are the same: without their bends they would be merged."""
+    curve = np.array([[0.0, 1.0], [0.0, -1.0]])
+    bends = BendShapes(np.array([[1.0, 0.0]] * 2), curve, np.zeros(2))
+    library = ModeLibrary.from_charts(np.zeros((2, 2)), np.tile(np.eye(2), (2, 1, 1)), bends=bends)
+    assert merge_duplicates(library).size == 2
+
+
+@pytest.mark.ci
+@pytest.mark.xdist_group("runs with bends")
+@pytest.mark.parametrize("adapt", ["warmup", "regeneration"])
+def test_runs_with_bent_charts_go_on_where_they_stopped(tmp_path, adapt):
+    shape = SHAPES["twisted"]()
+    modes = [[0.0, 3.2, *[0.0] * 6], [0.0, 36.8, *[0.0] * 6]]
+    settings = {"modes": modes, "seed": 1, "warmup": 300, "adapt": adapt, "progress": False}
+    whole = whmc.sample(shape.target, draws=200, **settings)
+    assert np.all(whole.library.bent) and whole.library.size == 2
+    whmc.sample(shape.target, draws=80, store=tmp_path / "run", **settings)
+    again = whmc.resume(tmp_path / "run", shape.target, draws=200, progress=False)
+    np.testing.assert_array_equal(again.draws, whole.draws)
+    assert np.all(np.abs(whole.modes.weight - [0.6, 0.4]) < 5 * whole.modes.weight_se)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from whmc.modes.library import ModeLibrary
+from whmc.modes.refine import UNTRIED_STEP
 from whmc.warmup.charts import ChartShapes, fit_charts
-from whmc.warmup.step_size import QUARTER_TURN, UNTRIED, carry_step_sizes, quarter_turn, tune_step_sizes
+from whmc.warmup.step_size import QUARTER_TURN, carry_step_sizes, quarter_turn, tune_step_sizes
 from whmc.warmup.throat import LEAST_DIVERSITY, ThroatSearch
 from whmc.warmup.warmup import round_lengths
 from whmc.warmup.weights import tune_weights
@@ -40,7 +41,7 @@ def test_a_step_is_carried_over_where_a_chart_was_far_too_wide(diagonal):
     step_size = np.array([0.02, 0.3, 0.3, 0.02])
     carried = carry_step_sizes(step_size, charts(20, 20, 1.5, 20), charts(1, 1, 1, 1), draws, label)
     assert carried[0] == pytest.approx(0.4, rel=0.2)  # as long as before in the direction that limits it
-    assert carried[1] == UNTRIED
+    assert carried[1] == UNTRIED_STEP
     np.testing.assert_array_equal(carried[2:], step_size[2:])  # hardly changed; too few draws to tell
     kept = carry_step_sizes(step_size, charts(20, 20, 20, 20), charts(20, 20, 20, 20), draws, label)
     np.testing.assert_array_equal(kept, step_size)

@@ -133,7 +133,7 @@ class Move(AbstractLocal):
 
     i ~ r(theta); one step of the algorithm on z = L_i^{-1}(theta - mu_i) with the log density
 
-        log pi(theta) + log r_i(theta),   theta = mu_i + L_i z,
+        log pi(theta) + log r_i(theta) + log|d theta/d z|,   theta = mu_i + L_i z, or bent,
 
     i held. That is the law of theta given i, so an algorithm that leaves it invariant leaves pi invariant, and its
     step and metric may depend on i. In these coordinates a mode is about round: the metric is one unless it is set.

@@ -31,12 +31,14 @@ def default_kernel(num_modes: int = 2, *, scores: bool = True) -> Cycle:
 
 
 def uses_scores(kernel: AbstractKernel) -> bool:
-    """Whether the moves need gradients. A jump needs them in its throat alone, and that stays shut if no local move
-    does."""
-    parts = moves(kernel)
-    local = [move for move in parts if isinstance(move, AbstractLocal)]
-    known = all(isinstance(move, (AbstractLocal, Wormhole, GibbsWormhole, AbstractIndependence)) for move in parts)
-    return not (known and local and not any(move.uses_scores for move in local))
+    """Whether any move needs gradients. A jump does in its throat alone, which is not tried if no local move does."""
+
+    def uses(move: AbstractKernel) -> bool:
+        if isinstance(move, Wormhole):
+            return int(move.throat) > 0
+        return not isinstance(move, (GibbsWormhole, AbstractIndependence)) and getattr(move, "uses_scores", True)
+
+    return any(map(uses, moves(kernel))) or not any(isinstance(move, AbstractLocal) for move in moves(kernel))
 
 
 def arrays(kernel: AbstractKernel) -> AbstractKernel:

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 from whmc._pytree import pytree
 
 REACH = 8.0
-"""Standard deviations along a bend up to which its stretch grows: no draw gets there, and nothing overflows."""
+"""Standard deviations along a bend up to which its stretch grows, so that nothing overflows. Few draws get beyond."""
 
 
 class BendShapes(NamedTuple):
@@ -40,6 +40,12 @@ class BendShapes(NamedTuple):
     @classmethod
     def straight(cls, size: int, dim: int) -> "BendShapes":
         return cls(np.zeros((size, dim)), np.zeros((size, dim)), np.zeros(size))
+
+    def squared(self) -> "BendShapes":
+        """The same, axes of length one and curves at right angles to them but for rounding."""
+        length = np.linalg.norm(self.axis, axis=1, keepdims=True)
+        axis = self.axis / np.where(length > 0, length, 1.0)
+        return BendShapes(axis, self.curve - np.sum(axis * self.curve, axis=1, keepdims=True) * axis, self.stretch)
 
     def rows(self, which: Any) -> "BendShapes":
         """Those of some charts."""

@@ -7,7 +7,7 @@ from whmc.modes.fit_bend import BentChart, fit_bend
 from whmc.modes.gaussian_mixture import fit_gaussian_mixture
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
-from whmc.modes.refine import MAX_STEP_SIZE
+from whmc.modes.refine import UNTRIED_STEP
 from whmc.modes.split import FEWEST_DRAWS, misfit_of, splittable
 from whmc.target.rows import logdensities
 from whmc.target.target import Target
@@ -41,18 +41,20 @@ def may_bend(target: Target, library: ModeLibrary) -> tuple[bool, int]:
     z = np.random.default_rng(0).standard_normal((len(heaviest), LOOKS, library.dim))
     position = location[heaviest, None] + np.einsum("kij,knj->kni", scale[heaviest], z)
     flat = position.reshape(-1, library.dim)
-    log_ratio = log_ratio_of(library, flat, logdensities(target, flat)).reshape(len(heaviest), -1)
+    logdensity = logdensities(target if target.has_gradient else target.without_scores, flat)
+    log_ratio = log_ratio_of(library, flat, logdensity).reshape(len(heaviest), -1)
     log_ratio = np.maximum(log_ratio, -MUCH)  # outside of the support
     spread = 1.48 * np.median(np.abs(log_ratio - np.median(log_ratio, axis=1, keepdims=True)), axis=1)
     return bool(spread.max() > UNEVEN), len(flat)
 
 
 def bend_charts(
-    library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"], *, grow: bool
 ) -> ModeLibrary:
     """The library with the charts bent whose modes are, and bends that are there fitted to these draws.
 
-    Modes with several charts stay as they are. `library` must have the Gaussian base.
+    Modes with several charts stay as they are. grow: else no chart is bent that was not; a new one needs a round in
+    which its step is tuned. `library` must have the Gaussian base.
     """
     if not splittable(library) or library.dim < 2:
         return library
@@ -63,7 +65,7 @@ def bend_charts(
     bends, bent, changed = library.bends(), library.bent, False
     for m in np.flatnonzero(np.bincount(library.mode_of) == 1).tolist():
         k = int(np.flatnonzero(library.mode_of == m)[0])
-        if not bent[k] and misfit_of(log_ratio[mode == m]) < MIN_BEND_GAIN:
+        if not bent[k] and (not grow or misfit_of(log_ratio[mode == m]) < MIN_BEND_GAIN):
             continue
         now = BentChart.of(library, k) if bent[k] else None
         found = best_bend(now, position[mode == m])
@@ -73,7 +75,7 @@ def bend_charts(
         location[k], scale[k] = found.location, found.scale
         bends.axis[k], bends.curve[k], bends.stretch[k] = found.axis, found.curve, found.stretch
         # in the straight the mode is nearly Gaussian: steps are long there, and the next rounds tune them
-        step_size[k] = step_size[k] if bent[k] else 0.5 * MAX_STEP_SIZE
+        step_size[k] = step_size[k] if bent[k] else UNTRIED_STEP
     if not changed:
         return library
     return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)

@@ -2,19 +2,19 @@
 
 In coordinates z that whiten the draws, a bend along v says
 
-    z = B φ(s) + s v + e^{a c(s)} y,   s = v·z ~ N(m, σ²),   y ~ N(0, C) at right angles to v,   φ(s) = (1, s, s²).
+    z = B φ(s) + s v + e^{a c(s)} y,   s = v·z ~ N(0, 1),   y ~ N(0, C) at right angles to v,   φ(s) = (1, s, s²).
 
 Given v and a, the curve B is a weighted least-squares fit and C the covariance of what it leaves. So the mean negative
 log likelihood is, but for a constant, a function of v and a alone,
 
-    ½ log det C + (D - 1) a E c(s) + log σ,
+    ½ log det C + (D - 1) a E c(s),
 
 which is zero for one Gaussian (a = 0 and B = 0). With residuals r = e^{-a c} (z - s v - B φ), q = r·C⁻¹r and averages
 over the draws its gradients are
 
-    in v:  E[(-a c' q - e^{-a c} r·C⁻¹B φ'(s) + (D - 1) a c' + (s - m)/σ²) z],      in a:  E[c (D - 1 - q)],
+    in v:  E[(a c' (D - 1 - q) - e^{-a c} r·C⁻¹B φ'(s)) z],      in a:  E[c (D - 1 - q)],
 
-for B, C, m and σ are at their best, and r is at right angles to v and to every column of φ.
+for B and C are at their best, and r is at right angles to v and to every column of φ.
 """
 
 import dataclasses
@@ -95,7 +95,7 @@ def fit_bend(
 
 @dataclasses.dataclass(frozen=True)
 class _Fit:
-    """The best B, C, m and σ for a direction v and a stretch a, in whitened coordinates.
+    """The best B and C for a direction v and a stretch a, in whitened coordinates.
 
     height: the mean negative log likelihood; slope_v, slope_a: its slopes.
     """
@@ -104,8 +104,6 @@ class _Fit:
     a: float
     curve: Float[np.ndarray, "3 dim"]
     covariance: Float[np.ndarray, "dim dim"]
-    mean: float
-    sd: float
     height: float
     slope_v: Float[np.ndarray, " dim"]
     slope_a: float
@@ -124,27 +122,22 @@ class _Fit:
         covariance = r.T @ r / num
         full = covariance + np.outer(v, v)
         solved = np.linalg.solve(full, r.T).T
-        mean, sd = float(s.mean()), float(s.std())
         q = np.einsum("nd,nd->n", r, solved)
         bending = np.einsum("nd,nd->n", shrink * solved, curve[1] + 2 * s[:, None] * curve[2])
-        pull = a * inside * (dim - 1 - q) - bending + (s - mean) / sd**2
+        pull = a * inside * (dim - 1 - q) - bending
         slope_v = pull @ z / num
         log_det = 2 * np.sum(np.log(np.diagonal(np.linalg.cholesky(full))))
-        height = 0.5 * log_det + (dim - 1) * a * float(c.mean()) + np.log(sd)
+        height = 0.5 * log_det + (dim - 1) * a * float(c.mean())
         slope_a = float(np.mean(c * (dim - 1 - q)))
-        return cls(v, a, curve, covariance, mean, sd, float(height), slope_v - (slope_v @ v) * v, slope_a)
+        return cls(v, a, curve, covariance, float(height), slope_v - (slope_v @ v) * v, slope_a)
 
     def chart(self, location: Float[np.ndarray, " dim"], scale: Float[np.ndarray, "dim dim"]) -> BentChart:
-        """In the coordinates of the draws, which `location` and `scale` have whitened: s is made standard, and what is
-        linear becomes part of the scale."""
-        m, sd = self.mean, self.sd
-        centre = self.curve[0] + m * (self.v + self.curve[1]) + m**2 * self.curve[2]
-        along = sd * (self.v + self.curve[1] + 2 * m * self.curve[2])
-        covariance = np.outer(along, along) + np.exp(2 * self.a * m) * self.covariance
-        factor = scale @ np.linalg.cholesky(covariance)
-        axis, curve = (np.linalg.solve(factor, scale @ part) for part in (along, sd**2 * self.curve[2]))
-        axis = axis / np.linalg.norm(axis)  # one already but for rounding
-        return BentChart(location + scale @ centre, factor, axis, curve - (curve @ axis) * axis, self.a * sd)
+        """In the coordinates of the draws, which `location` and `scale` have whitened. What is linear goes into the
+        scale."""
+        along = self.v + self.curve[1]
+        factor = scale @ np.linalg.cholesky(np.outer(along, along) + self.covariance)
+        axis, curve = (np.linalg.solve(factor, scale @ part) for part in (along, self.curve[2]))
+        return BentChart(location + scale @ self.curve[0], factor, axis, curve, self.a)
 
 
 def _climb(starts: list[tuple[Float[np.ndarray, " dim"], float]], z: Float[np.ndarray, "n dim"]) -> _Fit:
@@ -162,17 +155,20 @@ def _climb(starts: list[tuple[Float[np.ndarray, " dim"], float]], z: Float[np.nd
 
 
 def _height(place: Float[np.ndarray, " more"], z: Float[np.ndarray, "n dim"]) -> tuple[float, np.ndarray]:
-    """The height for a direction of any length and a stretch, and its slope; infinite where that is too steep."""
+    """The height for a direction of any length and a stretch, and its slope; infinite where there is no such fit."""
     length = float(np.linalg.norm(place[:-1]))
     if abs(place[-1]) > STEEPEST or not 1e-3 < length < 1e3:
         return np.inf, np.zeros_like(place)
-    fit = _Fit.of(place[:-1] / length, float(place[-1]), z)
+    try:
+        fit = _Fit.of(place[:-1] / length, float(place[-1]), z)
+    except np.linalg.LinAlgError:
+        return np.inf, np.zeros_like(place)
     return fit.height, np.append(fit.slope_v / length, fit.slope_a)
 
 
 def _starts(z: Float[np.ndarray, "n dim"]) -> list[tuple[Float[np.ndarray, " dim"], float]]:
     """Directions and stretches to climb from, the best first; none where none is better than one Gaussian."""
-    tried = [(min((_Fit.of(v, a, z).height, a) for a in (0.0, -0.3, 0.3)), v) for v in _directions(z)]
+    tried = [(min((_height(np.append(v, a), z)[0], a) for a in (0.0, -0.3, 0.3)), v) for v in _directions(z)]
     order = np.argsort([height for (height, _), _ in tried])[:NUM_STARTS]
     return [(tried[n][1], tried[n][0][1]) for n in order.tolist() if tried[n][0][0] < -LEAST_START_GAIN]
 
@@ -189,7 +185,7 @@ def _directions(z: Float[np.ndarray, "n dim"]) -> list[Float[np.ndarray, " dim"]
 
     Along a funnel |z|² grows, so E z|z|² points along it. A banana along v has draws whose other coordinates follow
     s² = (v·z)²: the vector t(v) = E z s², without its part u along v, is long. Steps along E z s (t·z) - ½ u E z s²,
-    half of the gradient of |t|², climb it, from all axes at once. All this needs the third moments only.
+    a quarter of the gradient of |t|², climb it, from all axes at once. All this needs the third moments only.
     """
     dim = z.shape[1]
     third = np.einsum("ni,nj,nk->ijk", z, z, z, optimize=True) / len(z)

@@ -29,6 +29,12 @@ MAX_DOF = 30
 """Degrees of freedom of a Student-t base are whole numbers up to this: its radius is then drawn from a few uniform
 numbers, without the rejection loops of a gamma sampler, which took a third of the time to compile."""
 
+ALMOST = 1e-5
+"""What rounding to float32 may do to the unit length and the right angles of a bend."""
+
+MAX_STRETCH = 10.0
+"""Stretches of bends at most: beyond, volumes overflow."""
+
 WEIGHT_FLOOR = 0.01
 """No mode gets less than this share of an equal weight, so that none is ever given up for good."""
 
@@ -99,7 +105,7 @@ class ModeLibrary:
         bend = None
         if bends is not None:
             _require_bends(bends, size, dim, diagonal)
-            bend = Bends.of(BendShapes(*(_padded(rows, capacity, 0.0) for rows in bends)), scales, inverse)
+            bend = Bends.of(BendShapes(*(_padded(rows, capacity, 0.0) for rows in bends.squared())), scales, inverse)
         # device_put and not jnp.asarray, which compiles something for every shape
         return cls(
             location=jax.device_put(_padded(locations, capacity, 0.0)),
@@ -187,10 +193,10 @@ class ModeLibrary:
 
     def bendable(self) -> "ModeLibrary":
         """The same charts in a library that knows bends."""
-        return self if self.bend is not None else self._with_bends(BendShapes.straight(self.size, self.dim))
-
-    def _with_bends(self, bends: BendShapes) -> "ModeLibrary":
+        if self.bend is not None:
+            return self
         location, scale, log_weight, step_size = self.charts()
+        bends = BendShapes.straight(self.size, self.dim)
         return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
 
     def bends(self) -> BendShapes:
@@ -198,7 +204,8 @@ class ModeLibrary:
         size = self.size
         if self.bend is None:
             return BendShapes.straight(size, self.dim)
-        return BendShapes(*(np.array(part)[:size] for part in (self.bend.axis, self.bend.curve, self.bend.stretch)))
+        rows = (self.bend.axis, self.bend.curve, self.bend.stretch)
+        return BendShapes(*(np.array(part, float)[:size] for part in rows)).squared()
 
     @property
     def bent(self) -> Bool[np.ndarray, " size"]:
@@ -338,10 +345,11 @@ def _require_bends(bends: BendShapes, size: int, dim: int, diagonal: bool) -> No
     if not all(np.all(np.isfinite(rows)) for rows in bends):
         raise ValueError("axes, curves and stretches of bends must be finite")
     length, aslant = np.linalg.norm(bends.axis, axis=1), np.einsum("kd,kd->k", bends.axis, bends.curve)
-    if np.any(np.abs(length - 1)[length > 0] > 1e-8) or np.any(
-        np.abs(aslant) > 1e-8 * (1 + np.linalg.norm(bends.curve, axis=1))
-    ):
+    slack = ALMOST * (1 + np.linalg.norm(bends.curve, axis=1))
+    if np.any(np.abs(length - 1)[length > 0] > ALMOST) or np.any(np.abs(aslant) > slack):
         raise ValueError("the axis of a bend must have length one (zero: no bend) and be at right angles to its curve")
+    if np.any(np.abs(bends.stretch) > MAX_STRETCH):
+        raise ValueError(f"stretches of bends must be at most {MAX_STRETCH}, got {bends.stretch!r}")
 
 
 def _padded(rows: np.ndarray, capacity: int, filler: Numbers) -> np.ndarray:

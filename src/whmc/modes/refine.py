@@ -25,6 +25,9 @@ after 900 proposals with 30 degrees of freedom, and after 9600 with a Gaussian b
 MAX_STEP_SIZE = np.pi / 2
 """Longest step of a local move, in units of the chart's scale: a quarter turn of a Gaussian mode."""
 
+UNTRIED_STEP = MAX_STEP_SIZE / 2
+"""What a step size that was not tuned in its chart may be at most."""
+
 MAX_DRAWS_TO_COMPARE = 2000
 """Draws that are enough to compare two bases."""
 
@@ -45,6 +48,8 @@ def merge_duplicates(library: ModeLibrary) -> ModeLibrary:
 
 def _bhattacharyya(library: ModeLibrary, first: int, second: int) -> float:
     """(μ₁-μ₂)ᵀ Σ⁻¹ (μ₁-μ₂)/8 + log(|Σ|/√(|Σ₁||Σ₂|))/2 with Σ = (Σ₁+Σ₂)/2, of the Gaussians with the charts' scales."""
+    if np.any(library.bent[[first, second]]):
+        return np.inf  # the Gaussians of two bananas may be the same where the bananas are not
     gap = np.subtract(*np.asarray(library.location)[[first, second]])
     a, b = np.asarray(library.covariance)[[first, second]]
     mean = 0.5 * (a + b)
@@ -67,10 +72,10 @@ def with_best_dof(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) ->
     if not np.isinf(library.dof):
         raise ValueError(f"the library has a base of {float(library.dof)} degrees of freedom: take with_gaussian_base")
     position = position[:: max(1, len(position) // MAX_DRAWS_TO_COMPARE)]
-    bent = library.num_modes < library.size
+    split = library.num_modes < library.size
     tried = [library, *(with_student_base(library, dof) for dof in STUDENT_DOFS)]
     height = np.array([_mean_log_density(one, position) for one in tried])
-    if bent:  # the heaviest tails that cost next to nothing
+    if split:  # the heaviest tails that cost next to nothing
         return tried[int(np.flatnonzero(height >= height.max() - MAX_TAIL_LOSS)[-1])]
     return tried[int(np.argmax(height - MIN_STUDENT_GAIN * (np.arange(len(tried)) > 0)))]
 

@@ -37,6 +37,7 @@ class CompileAhead:
     def __init__(self, mover: Mover, plan: Plan, inputs: Inputs) -> None:
         self.mover, self.plan, self.inputs = mover, plan, inputs
         self.thread: threading.Thread | None = None
+        self.num_looks = 0
 
     def guess(self, search: SearchState) -> None:
         """Begins, with as many modes as the search knows now."""
@@ -44,6 +45,7 @@ class CompileAhead:
             peaks = search.peaks[: self.plan.max_modes]
             library = chart_library(peaks)
             library = library.padded(library.size)
+            library, self.num_looks = with_room(self.mover.target, library, self.plan, self.plan.adaptive)
             self.thread = threading.Thread(target=self._compile, args=(library,), daemon=True)
             self.thread.start()
 
@@ -55,7 +57,6 @@ class CompileAhead:
     def _compile(self, library: ModeLibrary) -> None:
         # whatever goes wrong here goes wrong again where it is told to the user
         with contextlib.suppress(Exception), jax.enable_x64(True):
-            library, _ = with_room(self.mover.target, library, self.plan, self.plan.adaptive)
             num, dim = self.plan.chains, library.dim
             states = place_all(np.zeros((num, dim)), np.zeros(num), np.zeros((num, dim)), library)
             num_modes = max(2, library.size) if self.plan.adaptive else library.size

@@ -201,14 +201,16 @@ class Mover:
             noise = draw_block(task.kernel, task.library, self.key, first[here], length, number * size)
             states = group.result().states if isinstance(group, Future) else group
             numbers = task.num_steps, task.active[here] & (mine < len(first)), task.update_waits
-            target = self.target if uses_scores(task.kernel) else self.target.without_scores
+            target = target_of(task.kernel, self.target)
             return Moved(*move_chains(task.kernel, target, task.library, states, noise, *numbers))
 
-    def hand_over(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> Chains:
-        """The chains in states that belong to this library. What a larger one or a bent one needs is compiled here, and
-        not in the thread of each group."""
+    def hand_over(
+        self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary, *, first_bent: bool = False
+    ) -> Chains:
+        """The chains in states that belong to this library. What a larger one needs, or the first that knows bends, is
+        compiled here, and not in the thread of each group."""
         before, chains = chains.capacity, chains.seen_from(library)
-        if before != library.capacity or library.bend is not None:
+        if before != library.capacity or first_bent:
             self.compile(chains, kernel, library)
         return chains
 
@@ -251,6 +253,11 @@ class Mover:
         if not parts:  # no steps at all: a trace without rows
             parts.append(_taken(self.dispatch(chains, kernel, library, 0))[0])
         return jax.tree.map(lambda *rows: np.concatenate(rows), *parts), chains
+
+
+def target_of(kernel: AbstractKernel, target: Target) -> Target:
+    """The target as the kernel needs it: without scores, if it uses none."""
+    return target if uses_scores(kernel) else target.without_scores
 
 
 def _settings() -> tuple[bool, Any]:

@@ -66,7 +66,7 @@ def find_and_start(state: RunState, target: Target, progress: Progress) -> RunSt
         searched = time.perf_counter()
         ahead.wait()
         seconds = Timings(search=searched - began, compile=time.perf_counter() - searched)
-        state = state.charged(Gradients(search=report.num_gradients), seconds)
+        state = state.charged(Gradients(search=report.num_gradients + ahead.num_looks), seconds)
     library = inputs.library if report is None else report.library
     assert library is not None
     began = time.perf_counter()
@@ -120,7 +120,8 @@ def warm_up(state: RunState, target: Target, progress: Progress) -> RunState:
     state = state.with_learned(warmup=warmup, rounds=done + 1)
     if isinstance(learned.ongoing, OngoingSearch) and done < len(lengths) - 1:  # the last round tunes what is frozen
         state = _look(state, learned.ongoing, target, draws, (done + 1) / (len(lengths) - 1))
-    state = state.at(chains=mover.hand_over(chains, state.newest.kernel, state.newest.library))
+    newest, first_bent = state.newest, learned.warmup.library.bend is None and state.newest.library.bend is not None
+    state = state.at(chains=mover.hand_over(chains, newest.kernel, newest.library, first_bent=first_bent))
     return state.charged(seconds=Timings(warmup=time.perf_counter() - began))
 
 

@@ -28,7 +28,7 @@ from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.modes.refine import with_best_dof, with_gaussian_base
 from whmc.result import Gradients, Timings
-from whmc.run.chains import Chains, Mover, cost_of
+from whmc.run.chains import Chains, Mover, cost_of, target_of
 from whmc.run.prepare import mover_of
 from whmc.run.progress import Progress
 from whmc.run.state import Adaptation, RunState, Version, behind, waits_for_modes
@@ -189,7 +189,8 @@ def _restart(state: RunState, target: Target, log: DrawLog, stopped: Bool[np.nda
     # a period may see several versions restart: their draws of Q must differ
     key = stream_key(state.plan.seed, Stream.RESTART)
     key = child(child(key, adaptation.period), int(adaptation.version[stopped].max()))
-    drawn = draw_restart(key, target, library, jnp.asarray(move.log_threshold), move, num=num)
+    threshold = jnp.asarray(move.log_threshold)
+    drawn = draw_restart(key, target_of(kernel, target), library, threshold, move, num=num)
     state = state.charged(Gradients(sampling=num * RESTART_TRIES))
     # where Q is too hard to draw from the old kernel goes on, which is also exact
     taken = stopped & np.asarray(drawn.drawn)

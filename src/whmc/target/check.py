@@ -262,8 +262,10 @@ class _Walk:
             return False, f"{values[0]:.6g} in a batch, {one:.6g} alone: is there state or randomness?"
         calls = getattr(self.target.logdensity, "calls_per_gradient", 1)
         told = f"same in a batch, {duration(seconds)} a gradient" + (f" ({calls} calls)" if calls > 1 else "")
+        each = seconds, seconds / (1 if self.target.has_gradient else calls)  # chains then walk by values alone
         search, run = (
-            " to ".join(duration(seconds * num) for num in nums) for nums in (SEARCH_GRADIENTS, RUN_GRADIENTS)
+            " to ".join(duration(cost * num) for num in nums)
+            for cost, nums in zip(each, (SEARCH_GRADIENTS, RUN_GRADIENTS), strict=True)
         )
         return True, f"{told}; a default run may take {search} for its search and {run} for its draws"
 

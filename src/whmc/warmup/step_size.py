@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from whmc.modes.chart import whiten_rows
+from whmc.modes.refine import UNTRIED_STEP
 from whmc.warmup.charts import ChartShapes
 
 QUARTER_TURN = np.pi / 2
@@ -17,9 +18,6 @@ MAX_STEPS = 64
 REFITTED = 2.0
 """A step size is carried over to a new chart if the mode is wider in it by more than this, in its narrowest direction;
 for less the rounds' own tuning does."""
-
-UNTRIED = QUARTER_TURN / 2
-"""What a step size that was only carried over may be at most."""
 
 
 def tune_step_sizes(
@@ -66,7 +64,7 @@ def carry_step_sizes(
             continue
         was, now = (min(1.0, _narrowest(charts.scale[k], mine)) for charts in (old, new))
         if now > REFITTED * was:
-            carried[k] = max(step_size[k], min(step_size[k] * now / was, UNTRIED))
+            carried[k] = max(step_size[k], min(step_size[k] * now / was, UNTRIED_STEP))
     return carried
 
 

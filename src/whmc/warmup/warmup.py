@@ -31,7 +31,7 @@ POOLED_FROM = 2
 chains have left their starts."""
 
 SPLIT_BEFORE = 1
-"""Rounds before the last after which bent modes get several charts, so that the steps of these are tuned. After the
+"""Rounds before the last after which modes get several charts, so that the steps of these are tuned. After the
 last they are only fitted to more draws."""
 
 THRESHOLD_DRAWS = 2000
@@ -176,15 +176,13 @@ def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
         tuned = tune_step_sizes(step_size, local.label, local.acceptance, kind.acceptance_goal, kind.error_order)
         step_size = np.where(library.wide, step_size, tuned)
         step_size = carry_step_sizes(step_size, ChartShapes.of(library), shapes, position, fitted_with(library)[label])
-        if not warmup.fixed:
-            # the number of steps follows from homes: those of their charts are longer, and would skip the tips
-            weight = np.bincount(library.home_of, np.exp(log_weight), library.size)
-            settings["num_steps"], step_size = quarter_turn(step_size, weight)
     library = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
     if warmup.pool is not None:
-        before, library = library, bend_charts(library, *warmup.pool.both)
-        if left <= SPLIT_BEFORE:
-            library = fit_mixtures(library, *warmup.pool.both, grow=left == SPLIT_BEFORE)
+        library = bend_charts(library, *warmup.pool.both, grow=left > 0)
+    if len(local.label) and not warmup.fixed and any(isinstance(move, LocalHMC) for move in moves(warmup.kernel)):
+        settings["num_steps"], library = _with_quarter_turns(library)
+    if warmup.pool is not None and left <= SPLIT_BEFORE:
+        before, library = library, fit_mixtures(library, *warmup.pool.both, grow=left == SPLIT_BEFORE)
         if library is not before:
             warmup = dataclasses.replace(warmup, curvature=ChartShapes.of(library))
     library = with_best_dof(library, position)
@@ -192,6 +190,15 @@ def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
     settings["log_threshold"] = float(np.median(log_ratio_of(library, position[some], logdensity[some])))
     kernel = with_settings(warmup.kernel, **settings)
     return _tune_throat(dataclasses.replace(warmup, kernel=kernel, library=library))
+
+
+def _with_quarter_turns(library: ModeLibrary) -> tuple[int, ModeLibrary]:
+    """Steps of a local move, and the library with step sizes that fit them."""
+    location, scale, log_weight, step_size = library.charts()
+    # the number of steps follows from homes: those of their charts are longer, and would skip the tips
+    weight = np.bincount(library.home_of, np.exp(log_weight), library.size)
+    num_steps, step_size = quarter_turn(step_size, weight)
+    return num_steps, library.with_charts(location, scale, log_weight=log_weight, step_size=step_size)
 
 
 def _tune_throat(warmup: Warmup) -> Warmup:
