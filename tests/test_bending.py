@@ -107,9 +107,8 @@ def banana_ring_and_round():
 
 def test_bananas_are_bent_rings_are_split_and_round_modes_stay():
     library, position, logdensity = banana_ring_and_round()
-    found = bend_charts(library, position, logdensity, grow=True)
+    found = bend_charts(library, position, logdensity)
     assert found.bent[0] and not found.bent[2]
-    assert bend_charts(library, position, logdensity, grow=False) is library
     np.testing.assert_allclose(found.charts().log_weight, library.charts().log_weight)
     whole = fit_mixtures(found, position, logdensity, grow=True)
     np.testing.assert_array_equal(np.bincount(whole.mode_of)[[0, 2]], 1)
@@ -132,7 +131,7 @@ def test_what_fits_already_is_left_alone():
     rng = np.random.default_rng(0)
     draws = rng.standard_normal((2000, 3))
     library = ModeLibrary.from_charts(np.zeros((1, 3)), np.eye(3)[None], capacity=4)
-    assert bend_charts(library, draws, -0.5 * np.sum(draws**2, axis=1), grow=True) is library
+    assert bend_charts(library, draws, -0.5 * np.sum(draws**2, axis=1)) is library
 
 
 @pytest.mark.parametrize(("shape", "bent"), [("twisted", True), ("funnel", True), ("rastrigin-2", False)])

@@ -49,12 +49,11 @@ def may_bend(target: Target, library: ModeLibrary) -> tuple[bool, int]:
 
 
 def bend_charts(
-    library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"], *, grow: bool
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
 ) -> ModeLibrary:
     """The library with the charts bent whose modes are, and bends that are there fitted to these draws.
 
-    Modes with several charts stay as they are. grow: else no chart is bent that was not; a new one needs a round in
-    which its step is tuned. `library` must have the Gaussian base.
+    Modes with several charts stay as they are. `library` must have the Gaussian base.
     """
     if not splittable(library) or library.dim < 2:
         return library
@@ -65,17 +64,19 @@ def bend_charts(
     bends, bent, changed = library.bends(), library.bent, False
     for m in np.flatnonzero(np.bincount(library.mode_of) == 1).tolist():
         k = int(np.flatnonzero(library.mode_of == m)[0])
-        if not bent[k] and (not grow or misfit_of(log_ratio[mode == m]) < MIN_BEND_GAIN):
+        if not bent[k] and misfit_of(log_ratio[mode == m]) < MIN_BEND_GAIN:
             continue
         now = BentChart.of(library, k) if bent[k] else None
         found = best_bend(now, position[mode == m])
         if found is None:
             continue
         changed = True
+        if not bent[k]:
+            # as long as before in the direction in which the chart has become narrower most
+            ratio = np.linalg.norm(np.linalg.solve(found.scale, scale[k]), 2)
+            step_size[k] = max(step_size[k], min(step_size[k] * ratio, UNTRIED_STEP))
         location[k], scale[k] = found.location, found.scale
         bends.axis[k], bends.curve[k], bends.stretch[k] = found.axis, found.curve, found.stretch
-        # in the straight the mode is nearly Gaussian: steps are long there, and the next rounds tune them
-        step_size[k] = step_size[k] if bent[k] else UNTRIED_STEP
     if not changed:
         return library
     return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
