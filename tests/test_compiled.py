@@ -54,6 +54,7 @@ def test_a_cache_of_the_users_own_stays(without_cache, tmp_path):
         assert jax.config.jax_compilation_cache_dir == str(tmp_path)
 
 
+@pytest.mark.ci
 def test_code_is_found_again_by_another_process_and_the_users_own_is_not_kept(tmp_path):
     program = textwrap.dedent("""
         import logging, sys

@@ -46,14 +46,14 @@ def test_kernel_is_invariant_and_reversible_between_modes(kernel, chart, target)
         assert flow.flow.sum() - np.trace(flow.flow) > 0.01 * NUM_DRAWS, flow.flow
 
 
-@pytest.mark.parametrize("target", only_these_at_every_change(PROBLEMS, ["log-gamma"]))
+@pytest.mark.parametrize("target", only_these_at_every_change(PROBLEMS, []))
 def test_the_default_cycle_is_invariant_over_a_hundred_steps(target):
     report = invariance_test(CYCLE, problem(target), num_steps=(1, 10, 100), num_draws=NUM_DRAWS // 2)
     assert report.passed, str(report)
     assert report.moved > 0.99, str(report)
 
 
-@pytest.mark.parametrize("kernel", only_these_at_every_change(KERNELS, ["wormhole", "cycle"]))
+@pytest.mark.parametrize("kernel", only_these_at_every_change(KERNELS, ["wormhole"]))
 def test_wrong_charts_cost_speed_and_never_correctness(kernel):
     case = problem("two-scale")
     for name, library in wrong_libraries(case.library).items():

@@ -142,6 +142,7 @@ def test_help_loads_no_numerical_package():
     assert _packages_after(code) - _packages_after("pass") == {"whmc"}
 
 
+@pytest.mark.ci
 def test_demo_prints_the_table_and_draws_the_picture(capsys, tmp_path):
     assert main(["demo", "--out", str(tmp_path), "--quiet"]) == 0
     out = capsys.readouterr().out

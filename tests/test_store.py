@@ -128,6 +128,7 @@ def num_operations(adapt, folder, killer):
     return next(count) - 1
 
 
+@pytest.mark.ci
 def test_killed_at_any_file_operation_it_goes_on_to_the_same_draws(adapt, whole, killer, tmp_path):
     """Every third operation of a whole run, before or after it in turn."""
     total = num_operations(adapt, tmp_path / "count", killer)
@@ -400,6 +401,7 @@ def test_a_disk_that_is_full_when_closing_too_says_where_the_run_is(monkeypatch,
     assert whmc.resume(tmp_path / "run", TARGET).draws.shape == (4, 250, 2)  # the lock is free
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <function File.close")  # h5netcdf, of a file half opened
 def test_damaged_files_of_results_are_refused(whole, tmp_path):
     """A bit anywhere: refused, or it was one that holds nothing of the result."""

@@ -126,6 +126,7 @@ def test_modes_found_after_a_split_are_known_by_their_own_curvature():
     np.testing.assert_array_equal(after.library.charts().location[after.library.mode_of == 2], [[90.0, 90.0]])
 
 
+@pytest.mark.ci
 def test_chains_do_not_start_in_the_hollow_of_a_ring():
     """The home of a ring is centred where a hard edge leaves no density."""
 
