@@ -250,7 +250,7 @@ def test_differences_are_close_and_say_what_they_cost():
         calls.append(x)
         return logp(x)
 
-    with pytest.warns(UserWarning, match=r"every gradient is 7 calls of logp") as caught:
+    with pytest.warns(UserWarning, match=r"every gradient of the search is 7 calls of logp") as caught:
         target = from_numpy(counted, dim=3, starts=(-4.0, 4.0))
     assert len(caught) == 1
     values, scores = jax.vmap(jax.value_and_grad(target))(jnp.asarray(POINTS))
