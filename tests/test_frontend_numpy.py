@@ -426,7 +426,7 @@ def test_a_check_says_what_a_gradient_costs():
         time.sleep(1e-3)
         return -0.5 * np.sum(x**2)
 
-    with pytest.warns(UserWarning, match="every gradient is 3 calls"):
+    with pytest.warns(UserWarning, match="every gradient of the search is 3 calls"):
         report = str(from_numpy(slow, dim=1, starts=(-1.0, 1.0)).check())
     told = re.search(r"([\d.]+) ms a gradient \(3 calls\); a default run may take ([\d.]+) min to", report)
     assert told and 3 <= float(told[1]) < 300 and float(told[2]) >= 0.9, report

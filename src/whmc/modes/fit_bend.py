@@ -197,7 +197,9 @@ def _directions(z: Float[np.ndarray, "n dim"]) -> list[Float[np.ndarray, " dim"]
         curve = whole - along * v
         length = np.sum(curve**2, axis=1)
         slope = np.einsum("ijk,mi,mk->mj", third, v, curve, optimize=True) - 0.5 * along * whole
-        v = v + slope / np.maximum(length, 1e-300)[:, None]
+        # half a radian at most: where nothing is curved both are rounding errors
+        share = np.minimum(1 / np.maximum(length, 1e-12), 0.5 / np.maximum(np.linalg.norm(slope, axis=1), 1e-12))
+        v = v + share[:, None] * slope
         v /= np.linalg.norm(v, axis=1, keepdims=True)
     bananas: list[np.ndarray] = []
     for k in np.argsort(-length).tolist():
