@@ -118,6 +118,16 @@ def test_bananas_are_bent_rings_are_split_and_round_modes_stay():
     assert after < 0.5 * before
 
 
+def test_charts_that_share_the_draws_of_one_mode_are_not_bent():
+    """The draws of each end where the other begins; alone, the banana that they cover would be bent."""
+    position, logdensity = banana(1500)
+    spread = np.linalg.cholesky(np.cov(position.T))
+    beside = position.mean(axis=0) + np.array([[0.2, 0.0], [-0.2, 0.0]])
+    two = ModeLibrary.from_charts(beside, [spread, spread], capacity=4)
+    assert bend_charts(two, position, logdensity) is two
+    assert bend_charts(two.drop(1), position, logdensity).bent[0]
+
+
 def test_bends_are_fitted_again_where_that_helps():
     few, many, held = (twisted(num, seed=seed)[0] for seed, num in enumerate((200, 4000, 4000)))
     rough = best_bend(None, few)

@@ -12,11 +12,11 @@ import whmc
 from contracts import bent, problem
 from reported import SCRIPT, exact, many_modes
 from whmc._pytree import pytree
-from whmc.estimate.overlap import SHARED, joined, with_overlapping_joined
 from whmc.kernels.independence import AbstractIndependence
 from whmc.kernels.settings import Role, move_roles
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
+from whmc.modes.overlap import SHARED, joined, with_overlapping_joined
 from whmc.paper.darting import DartingMC, RegenerationDartingMC
 from whmc.paper.metric import MetricWormhole
 from whmc.paper.network import NetworkWormhole

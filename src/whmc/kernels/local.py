@@ -1,5 +1,6 @@
 """Local moves: Hamiltonian Monte Carlo in the chart of a label."""
 
+import abc
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -46,8 +47,31 @@ class AbstractLocal(AbstractKernel):
     """Whether it needs the gradient of the log density. If no local move does, none is computed: throats stay shut."""
 
 
+class AbstractLocalFlight(AbstractFlight, AbstractLocal):
+    """A local move of one leg, in the chart of a label drawn with r(theta)."""
+
+    @abc.abstractmethod
+    def cost(self) -> Int[Array, ""]:
+        """Evaluations of the target."""
+
+    def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
+        return 3, library.dim
+
+    def finish(self, noise: Noise, state: ChainState, leg: Leg, proposal: ChainState, library: ModeLibrary) -> StepInfo:
+        del noise, state
+        return StepInfo(
+            label=leg.label,
+            proposed=leg.label,
+            log_ratio=log_joint(proposal, leg.label, leg.momentum, library) - leg.log_start,
+            accepted=leg.possible,
+            regenerated=jnp.zeros((), bool),
+            num_gradients=self.cost(),
+            num_failed=leg.motion.num_failed,
+        )
+
+
 @pytree
-class LocalHMC(AbstractFlight, AbstractLocal):
+class LocalHMC(AbstractLocalFlight):
     """Explores the mode that the chain is in.
 
     i ~ r(theta); momentum p ~ N(0, I) in chart i; `num_steps` leapfrog steps of the chart's own step size;
@@ -55,9 +79,6 @@ class LocalHMC(AbstractFlight, AbstractLocal):
     """
 
     num_steps: Int[Array, ""] | int = 4
-
-    def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
-        return 3, library.dim
 
     def schedules(self) -> tuple[Schedule, ...]:
         return (Schedule(self.num_steps, 1.0, 0.0),)
@@ -75,14 +96,5 @@ class LocalHMC(AbstractFlight, AbstractLocal):
             step_size=row(library.step_size, label) * jitter(u_step),
         )
 
-    def finish(self, noise: Noise, state: ChainState, leg: Leg, proposal: ChainState, library: ModeLibrary) -> StepInfo:
-        del noise, state
-        return StepInfo(
-            label=leg.label,
-            proposed=leg.label,
-            log_ratio=log_joint(proposal, leg.label, leg.momentum, library) - leg.log_start,
-            accepted=leg.possible,
-            regenerated=jnp.zeros((), bool),
-            num_gradients=jnp.asarray(self.num_steps),
-            num_failed=leg.motion.num_failed,
-        )
+    def cost(self) -> Int[Array, ""]:
+        return jnp.asarray(self.num_steps)

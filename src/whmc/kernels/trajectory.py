@@ -8,7 +8,6 @@ from whmc._pytree import pytree
 from whmc.kernels.base import ChainState, StepInfo, metropolis, place
 from whmc.kernels.random import Noise
 from whmc.kernels.wormhole import AbstractJump, Choice
-from whmc.modes.chart import apply
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_responsibility, pick
 from whmc.target.target import Evaluation, Target
@@ -117,9 +116,9 @@ def jump(flight: Flight, library: ModeLibrary, u_label: Float[Array, ""], u_choi
     label = pick(u_label, components)
     choice = Choice.of(library)
     proposed = choice.draw(u_choice, label)
-    origin, goal = library.chart(label), library.chart(proposed)
-    # bends are left out: the jump may be any map that is symplectic, whatever the labels come from
-    position = goal.location + apply(goal.scale, apply(origin.inverse_scale, flight.position - origin.location))
+    # without bends: the jump may be any map that is symplectic, whatever the labels come from
+    origin, goal = library.straight.chart(label), library.straight.chart(proposed)
+    position = goal.unwhiten(origin.whiten(flight.position))
     if library.diagonal:
         momentum = goal.inverse_scale * origin.scale * flight.momentum
     else:

@@ -3,13 +3,13 @@
 from typing import ClassVar
 
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
 from whmc._pytree import pytree
-from whmc.kernels.base import ChainState, StepInfo, log_joint
-from whmc.kernels.flight import AbstractFlight
+from whmc.kernels.base import ChainState, log_joint
 from whmc.kernels.leapfrog import Motion, turn
 from whmc.kernels.leg import LANDING, Leg, Schedule
-from whmc.kernels.local import AbstractLocal, jitter
+from whmc.kernels.local import AbstractLocalFlight, jitter
 from whmc.kernels.random import Noise
 from whmc.modes.chart import apply, row
 from whmc.modes.library import ModeLibrary
@@ -17,7 +17,7 @@ from whmc.target.target import Target
 
 
 @pytree
-class LocalWalk(AbstractFlight, AbstractLocal):
+class LocalWalk(AbstractLocalFlight):
     """Explores the mode that the chain is in by evaluations alone: a leapfrog step without its kicks.
 
     i ~ r(theta); p ~ N(0, I) in chart i; with the chart's own step size e, jittered,
@@ -35,9 +35,6 @@ class LocalWalk(AbstractFlight, AbstractLocal):
     error_order: ClassVar[int] = 1
     uses_scores: ClassVar[bool] = False
 
-    def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
-        return 3, library.dim
-
     def schedules(self) -> tuple[Schedule, ...]:
         return (LANDING,)
 
@@ -48,24 +45,14 @@ class LocalWalk(AbstractFlight, AbstractLocal):
         chart = library.chart(label)
         angle = chart.step_size * jitter(u_step)
         x, p = turn(chart.whiten(state.position), momentum, jnp.cos(angle), jnp.sin(angle))
-        still = jnp.zeros_like(angle)
         return Leg(
             label=label,
             other=label,
             log_start=log_joint(state, label, momentum, library),
             location=row(library.location, label),
             motion=Motion(apply(chart.scale, x), p, state.logdensity, state.score, jnp.zeros((), int)),
-            step_size=still,
+            step_size=jnp.zeros_like(angle),
         )
 
-    def finish(self, noise: Noise, state: ChainState, leg: Leg, proposal: ChainState, library: ModeLibrary) -> StepInfo:
-        del noise, state
-        return StepInfo(
-            label=leg.label,
-            proposed=leg.label,
-            log_ratio=log_joint(proposal, leg.label, leg.momentum, library) - leg.log_start,
-            accepted=leg.possible,
-            regenerated=jnp.zeros((), bool),
-            num_gradients=jnp.ones((), int),
-            num_failed=leg.motion.num_failed,
-        )
+    def cost(self) -> Int[Array, ""]:
+        return jnp.ones((), int)

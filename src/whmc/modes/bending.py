@@ -7,6 +7,7 @@ from whmc.modes.fit_bend import BentChart, fit_bend
 from whmc.modes.gaussian_mixture import fit_gaussian_mixture
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
+from whmc.modes.overlap import overlapping
 from whmc.modes.refine import UNTRIED_STEP
 from whmc.modes.split import FEWEST_DRAWS, misfit_of, splittable
 from whmc.target.rows import logdensities
@@ -53,16 +54,18 @@ def bend_charts(
 ) -> ModeLibrary:
     """The library with the charts bent whose modes are, and bends that are there fitted to these draws.
 
-    Modes with several charts stay as they are. `library` must have the Gaussian base.
+    Modes with several charts stay as they are, and so do modes that overlap: the draws of one end where the other's
+    chart begins, and a bend would follow that border. `library` must have the Gaussian base.
     """
     if not splittable(library) or library.dim < 2:
         return library
     logs = log_components_of(library, position)
-    mode = library.mode_of[logs.argmax(axis=0)]
-    log_ratio = logdensity - np.logaddexp.reduce(logs, axis=0)
+    log_mixture = np.logaddexp.reduce(logs, axis=0)
+    mode, log_ratio = library.mode_of[logs.argmax(axis=0)], logdensity - log_mixture
     location, scale, log_weight, step_size = library.charts()
+    overlap = overlapping(library.mode_of, np.exp(logs - log_mixture), np.exp(log_weight))
     bends, bent, changed = library.bends(), library.bent, False
-    for m in np.flatnonzero(np.bincount(library.mode_of) == 1).tolist():
+    for m in np.flatnonzero((np.bincount(library.mode_of) == 1) & ~overlap).tolist():
         k = int(np.flatnonzero(library.mode_of == m)[0])
         if not bent[k] and misfit_of(log_ratio[mode == m]) < MIN_BEND_GAIN:
             continue

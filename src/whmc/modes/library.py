@@ -10,6 +10,7 @@ A mode has one chart, or several: `mode` says which mode a chart belongs to. The
 one Gaussian of the whole mode. The others tell its shape.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -198,6 +199,11 @@ class ModeLibrary:
         location, scale, log_weight, step_size = self.charts()
         bends = BendShapes.straight(self.size, self.dim)
         return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
+
+    @property
+    def straight(self) -> "ModeLibrary":
+        """The same charts without their bends."""
+        return dataclasses.replace(self, bend=None)
 
     def bends(self) -> BendShapes:
         """The bends of the charts in use, as NumPy copies. Not under jit."""

@@ -7,8 +7,6 @@ DMC: Sminchisescu and Welling (2011). RDMC: Ahn, Chen and Welling (2013). A samp
 of these jumps; by themselves they never leave the regions' union or enter it, hence are not ergodic.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -42,11 +40,6 @@ def darting_radius(dim: int, share: float = SHARE) -> float:
 def chart_square(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, " capacity"]:
     """|z_k|² in every chart; +inf where a place is unused."""
     return jnp.where(jnp.isneginf(library.log_weight), jnp.inf, squares(library, position))
-
-
-def without_bends(library: ModeLibrary) -> ModeLibrary:
-    """The library's charts as ellipsoids: regions are not bent."""
-    return dataclasses.replace(library, bend=None)
 
 
 def regions(library: ModeLibrary, position: Float[Array, " dim"], radius: Float[Array, ""]) -> Bool[Array, " capacity"]:
@@ -84,7 +77,7 @@ class DartingMC(AbstractJump):
         # in no region any label will do: nothing comes of it
         label = pick(u_label, jnp.where(inside | ~attempted, 0.0, -jnp.inf))
         proposed = pick(u_choice, log_volume(library))
-        straight = without_bends(library)
+        straight = library.straight  # regions are ellipsoids
         moved = straight.unwhiten(proposed, straight.whiten(label, state.position))
         # the same region is the same place, without the rounding
         position = jnp.where(proposed == label, state.position, moved)
@@ -135,7 +128,7 @@ class RegenerationDartingMC(AbstractIndependence):
         fits = jnp.sum(tries**2, axis=1) <= _radius(self.radius, library) ** 2
         first = jnp.argmax(fits)
         label = pick(noise.uniform[0], library.log_weight)
-        return without_bends(library).unwhiten(label, tries[first]), fits[first]
+        return library.straight.unwhiten(label, tries[first]), fits[first]
 
     def log_ratio(self, state: ChainState, library: ModeLibrary) -> Float[Array, ""]:
         square = chart_square(library, state.position)

@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from whmc.estimate.overlap import with_overlapping_joined
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.block import Trace
 from whmc.kernels.settings import infos
 from whmc.kernels.stored import exactness_of, roles_of
+from whmc.modes.overlap import with_overlapping_joined
 from whmc.result import Result
 from whmc.run.regeneration import gather
 from whmc.run.state import RunState, behind

@@ -9,7 +9,7 @@ import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
@@ -54,6 +54,14 @@ def joined(
             return mode
         merged = np.where(mode == max(first, second), min(first, second), mode)
         mode = np.unique(merged, return_inverse=True)[1]
+
+
+def overlapping(
+    mode: Int[np.ndarray, " size"], responsibility: Float[np.ndarray, "size n"], weight: Float[np.ndarray, " size"]
+) -> Bool[np.ndarray, " modes"]:
+    """Which modes would be joined with another."""
+    shared = _shared(mode, responsibility, weight) > SHARED
+    return np.any(shared | shared.T, axis=0)
 
 
 def _shared(mode: np.ndarray, responsibility: np.ndarray, weight: np.ndarray) -> np.ndarray:
