@@ -68,7 +68,7 @@ def test_residual_energy_is_the_papers_with_the_chart_tempered_about_its_peak():
     case = problem("pair")
     library = case.library.drop(1)
     x, log_z, temperature = jnp.array([7.0, 0.3]), 0.2, 1.3
-    height = np.exp(float(log_mixture(log_components(library, library.location[0]))))
+    height = np.exp(float(log_mixture(log_components(library, jnp.asarray(library.location[0])))))
     tempered = height * (np.exp(float(log_mixture(log_components(library, x)))) / height) ** (1 / temperature)
     expected = -np.log(np.exp(float(case.target(x)) - log_z) - tempered)
     value, _ = residual(case.target, library, x, log_z, temperature)

@@ -12,7 +12,8 @@ import enum
 
 import jax
 import numpy as np
-from jaxtyping import Array
+
+from whmc._shapes import Array
 
 
 class Stream(enum.IntEnum):

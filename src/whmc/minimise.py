@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+
+from whmc._shapes import Bool, Float, Int
 
 MAX_EVALUATIONS = 500
 """Of one descent. Quasi-Newton needs some ten times the square root of the dimension; what has not come to rest by

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from whmc._shapes import Bool, Float, Int
 from whmc.estimate import moves, summary
 from whmc.estimate.alarms import Alarm, weights_disagree
 from whmc.estimate.diagnosis import diagnose

@@ -6,8 +6,8 @@ from itertools import combinations
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from whmc._shapes import Float, Int
 from whmc.estimate.effective import effective_draws_of_mean
 from whmc.estimate.evidence import Evidence
 from whmc.estimate.parameters import ParameterTable

@@ -11,8 +11,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from whmc._shapes import Array, Float, Int
 from whmc.estimate.evidence import Evidence, acceptance_ratio
 from whmc.kernels.base import AbstractKernel, log_joint, make_state
 from whmc.kernels.cycle import moves

@@ -13,7 +13,8 @@ from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
-from jaxtyping import Float
+
+from whmc._shapes import Float
 
 FEWEST_DRAWS = 4
 """Of a chain: with fewer nothing can be said."""

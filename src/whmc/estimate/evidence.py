@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.estimate.effective import effective_draws_of_mean
 from whmc.estimate.weights import standard_error
 

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from whmc._shapes import Float, Int
 from whmc.estimate.evidence import Evidence
 from whmc.estimate.weights import Weights
 from whmc.modes.library import ModeLibrary

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from whmc._shapes import Bool, Float, Int
 from whmc.estimate.evidence import NOTHING, Evidence, bridge
 from whmc.estimate.tours import Tours
 from whmc.estimate.weights import Flow, Weights, balance, jump_matrix, occupancy, with_floor

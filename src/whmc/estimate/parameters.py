@@ -5,9 +5,9 @@ import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from jaxtyping import Float
 
 from whmc._memmap import pieces, release
+from whmc._shapes import Float
 from whmc.estimate.effective import effective_draws, r_hat
 
 AT_ONCE = 4_000_000

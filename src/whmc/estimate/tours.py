@@ -3,8 +3,8 @@
 import dataclasses
 
 import numpy as np
-from jaxtyping import Bool, Int
 
+from whmc._shapes import Bool, Int
 from whmc.estimate.weights import Weights
 
 FEWEST = 30

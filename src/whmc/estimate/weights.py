@@ -3,7 +3,8 @@
 import dataclasses
 
 import numpy as np
-from jaxtyping import Float, Int
+
+from whmc._shapes import Float, Int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
+from whmc._shapes import Array, Float
 from whmc.frontends.callback import outside
 from whmc.frontends.callback_errors import own_errors
 from whmc.frontends.workers import Rows, Table, spread

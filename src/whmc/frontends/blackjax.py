@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 
+from whmc._shapes import Array, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, init, make_state, place
 from whmc.kernels.local import AbstractLocal
 from whmc.kernels.settings import default_kernel

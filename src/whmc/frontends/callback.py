@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental.buffer_callback import buffer_callback
-from jaxtyping import Array
+
+from whmc._shapes import Array
 
 SMALL = 16_000
 """Numbers in one argument of a pure_callback. JAX copies larger arrays by another thread; where all threads wait, as on

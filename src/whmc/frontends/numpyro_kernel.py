@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
+from whmc._shapes import Array
 from whmc.frontends.numpyro import Model, read_model, require_density
 from whmc.kernels.base import AbstractKernel, ChainState, init
 from whmc.kernels.block import Trace

@@ -16,8 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
+from whmc._shapes import Array, Float
 from whmc.frontends.extras import install
 from whmc.frontends.pytensor import held, jaxified
 from whmc.target.target import Target

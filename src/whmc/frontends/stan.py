@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
 
+from whmc._shapes import Array, Int
 from whmc.frontends.blackbox import density
 from whmc.frontends.stan_bridge import StanBox, coordinate_names, depends, open_model, places
 from whmc.frontends.stan_slopes import inverse, sloped

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from whmc._shapes import Bool, Float, Int
 from whmc.frontends.blackbox import BlackBox
 from whmc.frontends.extras import install
 from whmc.frontends.stan_build import build

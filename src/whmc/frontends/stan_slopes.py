@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 
+from whmc._shapes import Array, Bool, Float
 from whmc.frontends.callback import outside
 
 FIRST = float(np.finfo(float).eps) ** (1 / 3)

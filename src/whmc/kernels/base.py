@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.kernels.random import draw_noise
 from whmc.modes.chart import row
 from whmc.modes.library import ModeLibrary

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Bool, Float, Int, UInt32
 from whmc.kernels.base import AbstractKernel, ChainState
 from whmc.kernels.cycle import Cycle, moves
 from whmc.kernels.flight import Fleet, Rows, state_packing, told

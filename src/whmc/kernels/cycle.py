@@ -3,9 +3,9 @@
 from typing import Any
 
 import jax
-from jaxtyping import Array
 
 from whmc._pytree import pytree
+from whmc._shapes import Array
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
 from whmc.kernels.random import draw_noise, total
 from whmc.modes.library import ModeLibrary

@@ -18,8 +18,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 
+from whmc._shapes import Array, Bool, Float
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, metropolis, place
 from whmc.kernels.leg import NOWHERE, Leg, Schedule, fly_leg, reached
 from whmc.kernels.packing import Packing, put

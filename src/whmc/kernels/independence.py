@@ -4,9 +4,9 @@ import abc
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Bool, Float
 from whmc.kernels.base import ChainState, StepInfo
 from whmc.kernels.flight import AbstractFlight
 from whmc.kernels.leg import LANDING, Leg, Schedule

@@ -21,9 +21,9 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Float, Int
 from whmc.modes.bend import Bend
 from whmc.modes.chart import Chart, Matrix, apply
 from whmc.target.target import Target

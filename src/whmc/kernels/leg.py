@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.kernels.base import ChainState
 from whmc.kernels.leapfrog import Motion, kicked, turn
 from whmc.kernels.packing import Packing

@@ -4,9 +4,9 @@ import abc
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, log_joint
 from whmc.kernels.flight import AbstractFlight
 from whmc.kernels.leg import Leg, Schedule, set_out

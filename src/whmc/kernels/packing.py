@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+
+from whmc._shapes import Array
 
 
 @dataclasses.dataclass(frozen=True)

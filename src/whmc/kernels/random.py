@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt32, UInt64
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Float, Int, UInt32, UInt64
 
 WORDS = 4
 """Random words that Philox gives for one counter."""

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
+from whmc._shapes import Array
 from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.kernels.cycle import Cycle, moves
 from whmc.kernels.independence import AbstractIndependence, Independence

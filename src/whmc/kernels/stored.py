@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
+from whmc._shapes import Array
 from whmc.kernels.base import AbstractKernel, ChainState
 from whmc.kernels.cycle import Cycle
 from whmc.kernels.settings import Role, move_roles

@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Int
 from whmc.kernels.base import ChainState, log_joint
 from whmc.kernels.leapfrog import Motion, turn
 from whmc.kernels.leg import LANDING, Leg, Schedule

@@ -4,9 +4,9 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, log_joint, place
 from whmc.kernels.flight import AbstractFlight
 from whmc.kernels.leapfrog import Motion, turn

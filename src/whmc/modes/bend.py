@@ -19,12 +19,11 @@ and a score g at theta is pulled back to d by the transposed derivative, with e 
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from whmc._pytree import pytree
+from whmc._pytree import Held, pytree
+from whmc._shapes import Array, Float
 
 REACH = 8.0
 """Standard deviations along a bend up to which its stretch grows, so that nothing overflows. Few draws get beyond."""
@@ -94,10 +93,10 @@ class BendShapes(NamedTuple):
 class Bends:
     """The bends of all charts of a library: v, b and a in whitened coordinates, and `rows`, what `Bend` takes."""
 
-    axis: Float[Array, "capacity dim"]
-    curve: Float[Array, "capacity dim"]
-    stretch: Float[Array, " capacity"]
-    rows: Float[Array, "capacity numbers"]
+    axis: Float[Held, "capacity dim"]
+    curve: Float[Held, "capacity dim"]
+    stretch: Float[Held, " capacity"]
+    rows: Float[Held, "capacity numbers"]
 
     @classmethod
     def of(
@@ -107,12 +106,12 @@ class Bends:
         ridge, turn = (np.einsum("kij,kj->ki", scale, rows) for rows in (shapes.axis, shapes.curve))
         slope = np.einsum("kij,ki->kj", inverse_scale, shapes.axis)
         rows = np.concatenate([slope, ridge, turn, shapes.stretch[:, None]], axis=1)
-        return cls(*map(jax.device_put, (*shapes, rows)))
+        return cls(*(part.astype(jnp.result_type(float)) for part in (*shapes, rows)))
 
     def straightened(self, z: Float[Array, "capacity dim"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """|x|² and log|dz/dx| in every chart, from the whitened coordinates z of each."""
         s = jnp.sum(self.axis * z, axis=-1)
-        rise = self.stretch * jnp.clip(s, -REACH, REACH)
+        rise = jnp.clip(s, -REACH, REACH) * self.stretch
         beside = z - s[:, None] * self.axis - (s**2)[:, None] * self.curve
         return s**2 + jnp.exp(-2 * rise) * jnp.sum(beside**2, axis=-1), (z.shape[-1] - 1) * rise
 

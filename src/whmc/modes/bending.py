@@ -1,8 +1,8 @@
 """Bent charts for bananas and funnels, each in the place of a straight one. All NumPy."""
 
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.modes.fit_bend import BentChart, fit_bend
 from whmc.modes.gaussian_mixture import fit_gaussian_mixture
 from whmc.modes.library import ModeLibrary

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
 
+from whmc._shapes import Bool, Float
 from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
 from whmc.target.rows import evaluate_rows
 from whmc.target.target import Evaluation, Numbers, Target

@@ -20,8 +20,8 @@ for B and C are at their best, and r is at right angles to v and to every column
 import dataclasses
 
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.minimise import minimise
 from whmc.modes.bend import REACH, BendShapes
 from whmc.modes.library import ModeLibrary

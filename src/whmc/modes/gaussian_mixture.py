@@ -6,7 +6,8 @@ scikit-learn has this too, but takes seconds to import.
 import dataclasses
 
 import numpy as np
-from jaxtyping import Float, Int
+
+from whmc._shapes import Float, Int
 
 MAX_EM_STEPS = 50
 """EM gains most in its first steps; a fit that still improves slowly after these is good enough for a chart."""

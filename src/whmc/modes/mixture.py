@@ -13,12 +13,13 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from whmc._pytree import Held
+from whmc._shapes import Array, Float, Int
 from whmc.modes.library import MAX_DOF, ModeLibrary
 
 
-def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Float[Array, "*n"]:
+def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Held, ""]) -> Float[Array, "*n"]:
     """log b(z) from |z|²: Student-t with `dof` degrees of freedom, Gaussian where dof is inf."""
 
     def gaussian(square: Float[Array, "*n"]) -> Float[Array, "*n"]:
@@ -26,7 +27,7 @@ def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Flo
 
     def student(square: Float[Array, "*n"]) -> Float[Array, "*n"]:
         # degrees of freedom are whole numbers, so the norm is one of a table: gamma functions take long to compile
-        log_norm = jnp.asarray(_log_norms(dim), square.dtype)[dof.astype(int)]
+        log_norm = jnp.asarray(_log_norms(dim), square.dtype)[jnp.minimum(dof, MAX_DOF).astype(int)]
         return log_norm - 0.5 * (dof + dim) * jnp.log1p(square / dof)
 
     return jax.lax.cond(jnp.isinf(dof), gaussian, student, square)
@@ -50,7 +51,7 @@ def log_components(library: ModeLibrary, position: Float[Array, " dim"]) -> Floa
     else:
         square, log_volume = library.bend.straightened(_whitened(library, position))
         height = height - log_volume
-    return height + log_base(square, library.dim, library.dof)
+    return log_base(square, library.dim, library.dof) + height
 
 
 def squares(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Array, " capacity"]:
@@ -63,7 +64,7 @@ def _whitened(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Arr
     """z_k in every chart."""
     shift = position - library.location
     inverse = library.inverse_scale
-    return inverse * shift if library.diagonal else jnp.einsum("kij,kj->ki", inverse, shift)
+    return jnp.asarray(inverse * shift) if library.diagonal else jnp.einsum("kij,kj->ki", inverse, shift)
 
 
 def log_mixture(components: Float[Array, " capacity"]) -> Float[Array, ""]:
@@ -77,7 +78,7 @@ def log_responsibility(components: Float[Array, " capacity"], label: Int[Array, 
 
 
 def pick(
-    uniform: Float[Array, ""], log_weights: Float[Array, " capacity"], log_total: Float[Array, ""] | None = None
+    uniform: Float[Array, ""], log_weights: Float[Held, " capacity"], log_total: Float[Array, ""] | None = None
 ) -> Int[Array, ""]:
     """An index with probability proportional to exp(log_weights), from one uniform number.
 
@@ -108,7 +109,7 @@ def draw_mixture(
     return label, library.unwhiten(label, z)
 
 
-def _radius(uniform: Float[Array, " half"], normal: Float[Array, ""], dof: Float[Array, ""]) -> Float[Array, ""]:
+def _radius(uniform: Float[Array, " half"], normal: Float[Array, ""], dof: Float[Held, ""]) -> Float[Array, ""]:
     """sqrt(nu / chi2_nu): what makes a normal vector Student-t; one for a Gaussian base.
 
     chi2_nu is -2 log of a product of nu/2 uniform numbers, and a normal number squared where nu is odd.

@@ -7,10 +7,9 @@ that does not speak about single modes stay as they are.
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from whmc._shapes import Bool, Float, Int
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
 
@@ -81,7 +80,7 @@ def _shared(mode: np.ndarray, responsibility: np.ndarray, weight: np.ndarray) ->
 
 
 def _with_modes(library: ModeLibrary, mode: np.ndarray) -> ModeLibrary:
-    """The library with other modes for its charts, in the arrays' own dtypes."""
-    padded = np.zeros(library.capacity, int)
+    """The library with other modes for its charts."""
+    padded = np.zeros(library.capacity, library.mode.dtype)
     padded[: len(mode)] = mode
-    return dataclasses.replace(library, mode=jnp.asarray(padded, library.mode.dtype))
+    return dataclasses.replace(library, mode=padded)

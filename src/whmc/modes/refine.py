@@ -1,8 +1,8 @@
 """Charts that describe the same mode merged, heavy tails met. All NumPy."""
 
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
 

@@ -9,8 +9,8 @@ those of several rounds serve together.
 """
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from whmc._shapes import Float, Int
 from whmc.modes.bend import BendShapes
 from whmc.modes.fit_bend import BentChart
 from whmc.modes.gaussian_mixture import GaussianMixture, climb, fit_gaussian_mixture

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Array, Float
 
+from whmc._shapes import Array, Float
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.settings import arrays
 from whmc.modes.library import ModeLibrary

@@ -9,9 +9,9 @@ of these jumps; by themselves they never leave the regions' union or enter it, h
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Bool, Float
 from whmc.kernels.base import ChainState, StepInfo, make_state, metropolis
 from whmc.kernels.independence import AbstractIndependence
 from whmc.kernels.random import Noise

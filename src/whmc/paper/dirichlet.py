@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from whmc._shapes import Array, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
 from whmc.modes.chart import whiten_rows
 from whmc.modes.library import ModeLibrary

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.modes.library import ModeLibrary
 from whmc.paper import adaptive, figures
 from whmc.paper.field import FieldWormhole

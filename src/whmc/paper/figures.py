@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
+
+from whmc._shapes import Float
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

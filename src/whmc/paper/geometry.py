@@ -10,9 +10,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Numbers, Target
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.kernels.base import ChainState, StepInfo, metropolis, place
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Evaluation

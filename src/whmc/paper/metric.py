@@ -14,9 +14,9 @@ which keeps volume and is reversible wherever both equations are solved.
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
-from jaxtyping import Array, Float, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
 from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary

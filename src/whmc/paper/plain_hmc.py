@@ -2,9 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo
 from whmc.kernels.random import Noise
 from whmc.modes.library import ModeLibrary

@@ -8,8 +8,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from whmc._shapes import Array, Float, Int
 from whmc.modes.chart import whiten_rows
 from whmc.modes.curvature import library_at
 from whmc.modes.library import ModeLibrary

@@ -1,8 +1,8 @@
 """The residual energies of section 4.2, as printed. Searches use `whmc.search.residual`, which says what it changes."""
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
+from whmc._shapes import Array, Float
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_mixture
 from whmc.target.target import Target

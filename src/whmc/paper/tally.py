@@ -5,8 +5,8 @@ import json
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.estimate.effective import effective_draws_of_mean
 from whmc.paper.problems import Case
 

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from whmc._shapes import Float, Int
 from whmc.plots.style import EDGE, REST, mode_styles, style_numbers, thinned, write_reason
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from whmc._shapes import Float, Int
 from whmc.plots.style import EDGE, REST, mode_styles, picture_text, style_numbers, write_reason
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from whmc._shapes import Float, Int
 from whmc.plots.style import EDGE, REST, ModeStyle, mode_styles, picture_text, thinned
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int
+
+from whmc._shapes import Float, Int
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

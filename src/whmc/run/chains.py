@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, place_all
 from whmc.kernels.block import Trace, draw_block, move_chains, unpack_trace
 from whmc.kernels.packing import Packed

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.kernels.base import AbstractKernel
 from whmc.modes.library import ModeLibrary
 from whmc.search.find import MAX_MODES

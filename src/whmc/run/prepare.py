@@ -5,8 +5,8 @@ import time
 from functools import partial
 
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.kernels.settings import arrays, default_kernel
 from whmc.keys import Stream, child, stream_key
 from whmc.modes.library import ModeLibrary

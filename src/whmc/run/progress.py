@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.kernels.block import Trace, regenerated
 from whmc.modes.library import ModeLibrary
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
 from whmc.kernels.block import Trace, regenerated
 from whmc.kernels.cycle import moves

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.kernels.base import AbstractKernel
 from whmc.modes.curvature import library_at
 from whmc.modes.library import ModeLibrary

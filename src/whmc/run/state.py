@@ -14,8 +14,8 @@ import enum
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from whmc._shapes import Float, Int
 from whmc.estimate.evidence import Evidence
 from whmc.kernels.base import AbstractKernel
 from whmc.modes.library import ModeLibrary

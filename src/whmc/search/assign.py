@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from whmc._shapes import Bool, Float, Int
 from whmc.search.descent import DescentResult
 from whmc.search.peak import Peak
 from whmc.search.polish import polish

@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import child, generator
 from whmc.modes.chart import unwhiten_rows
 from whmc.modes.library import DIAGONAL_FROM

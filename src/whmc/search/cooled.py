@@ -11,8 +11,8 @@ back, few have. Of those that are followed most are back at the peak after an ev
 import dataclasses
 
 import numpy as np
-from jaxtyping import Array
 
+from whmc._shapes import Array
 from whmc.keys import generator
 from whmc.modes.chart import unwhiten_rows
 from whmc.search.descent import DescentResult, KnownModes, descend, widths

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from whmc._shapes import Bool, Float, Int
 from whmc.minimise import TOLERANCE, Energy, Stop, minimise
 from whmc.modes.library import ModeLibrary
 from whmc.search.peak import SAME_MODE_SD, Peak

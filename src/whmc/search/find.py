@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array
 
+from whmc._shapes import Array
 from whmc.keys import Stream, child, children, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.search.connect import connect, explained_strays

@@ -8,8 +8,8 @@ import abc
 import dataclasses
 
 import numpy as np
-from jaxtyping import Array
 
+from whmc._shapes import Array
 from whmc.search.descent import DescentResult, KnownModes, descend, descend_residual
 from whmc.search.residual import TEMPERATURE, log_tempered
 from whmc.target.rows import logdensities

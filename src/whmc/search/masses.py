@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import generator
 from whmc.modes.chart import unwhiten_rows
 from whmc.modes.library import ModeLibrary

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from whmc._shapes import Array, Float, Int
 from whmc.keys import Stream, child, stream_key
 from whmc.modes.curvature import spread
 from whmc.modes.library import ModeLibrary

@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import child, children, generator
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of

@@ -4,7 +4,8 @@ import dataclasses
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float
+
+from whmc._shapes import Float
 
 SAME_MODE_SD = 0.1
 """Ends nearer than this many standard deviations (of the peak's own curvature) are one mode. Polished points of one

@@ -1,8 +1,8 @@
 """From the end of a descent to a true stationary point, by Newton steps; ends that are not modes are classified."""
 
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.modes.curvature import FLAT_SHARE, Expansion, expand, mended
 from whmc.modes.library import DIAGONAL_FROM
 from whmc.search.descent import descend

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.modes.library import ModeLibrary
 from whmc.search.masses import Masses, laplace_masses, weigh
 from whmc.search.mode_search import LIGHTEST_KEPT_SHARE, SearchState, with_cost

@@ -5,8 +5,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
+from whmc._shapes import Array, Float
 from whmc.keys import Stream, generator, stream_key
 from whmc.modes.curvature import expand, mended, spread
 from whmc.modes.library import DIAGONAL_FROM

@@ -10,8 +10,8 @@ The paper's tempered form is U_r(theta, T) = -log( pi(theta) - exp((1/T) log q(t
 """
 
 import numpy as np
-from jaxtyping import Float
 
+from whmc._shapes import Float
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_base_of
 from whmc.target.target import Evaluation

@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from jaxtyping import Array
-
+from whmc._shapes import Array
 from whmc.search.descent import DescentResult, KnownModes
 from whmc.search.finders import AbstractFinder
 from whmc.target.target import Target

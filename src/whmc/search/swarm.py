@@ -6,8 +6,8 @@ It only has to find places, so nothing here needs to be exact.
 import dataclasses
 
 import numpy as np
-from jaxtyping import Bool, Float
 
+from whmc._shapes import Bool, Float
 from whmc.search.descent import farthest_from
 from whmc.target.rows import evaluate_rows
 from whmc.target.target import Target

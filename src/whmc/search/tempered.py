@@ -8,8 +8,8 @@ population lies where the mass is, also where the mass has no peak.
 import dataclasses
 
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from whmc._shapes import Array, Float, Int
 from whmc.keys import children, generator
 from whmc.search.descent import BATCH, DescentResult, KnownModes, descend
 from whmc.search.finders import AbstractFinder

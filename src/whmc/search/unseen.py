@@ -4,7 +4,8 @@ Each start is a draw from an unknown law over basins. With n starts, f1 basins h
 """
 
 import numpy as np
-from jaxtyping import Int
+
+from whmc._shapes import Int
 
 
 def good_turing(hits: Int[np.ndarray, " size"], num_starts: int) -> float:

@@ -74,7 +74,8 @@ def encode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(value, (np.ndarray, jax.Array, np.generic)):
         name = str(len(arrays))
         arrays[name] = np.asarray(value)
-        return {"jax" if isinstance(value, jax.Array) else "numpy": name}
+        kind = "jax" if isinstance(value, jax.Array) else "number" if isinstance(value, np.generic) else "numpy"
+        return {kind: name}
     if isinstance(value, int):
         return value
     if isinstance(value, float):
@@ -111,7 +112,9 @@ def decode(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         case "jax":
             return jnp.asarray(arrays[inner])
         case "numpy":
-            return arrays[inner][()] if arrays[inner].ndim == 0 else arrays[inner]
+            return arrays[inner]
+        case "number":
+            return arrays[inner][()]
         case "float":
             return float(inner)
         case "list":

@@ -12,7 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+
+from whmc._shapes import Array, Bool, Float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

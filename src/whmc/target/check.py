@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
 
+from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import Stream, children, generator, stream_key
 from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
 from whmc.target.starts import describe

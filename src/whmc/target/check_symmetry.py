@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from whmc._shapes import Array, Float, Int
 from whmc.keys import Stream, child, stream_key
 
 if TYPE_CHECKING:

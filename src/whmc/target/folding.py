@@ -22,8 +22,8 @@ from functools import cached_property, partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from whmc._shapes import Array, Float, Int
 from whmc.target.symmetry import Group
 from whmc.target.target import Target
 

@@ -6,8 +6,8 @@ in NumPy around this one compiled function, which holds the target once and has 
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
 
+from whmc._shapes import Array, Float
 from whmc.target.target import Evaluation, Target, made_safe
 
 ROWS = 64

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
 
 from whmc._memmap import release
+from whmc._shapes import Array, Float, PyTree
 from whmc.target.bounds import Bounds
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
 
+from whmc._shapes import Array, Float
 from whmc.keys import generator
 from whmc.target.bounds import require_one_reading
 from whmc.target.space import Space, ravel, shaped_like

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from whmc._shapes import Array, Float, Int
 from whmc.target.bounds import places
 from whmc.target.space import Space, leaf_places
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from whmc._pytree import pytree
+from whmc._shapes import Array, Bool, Float, Int, PyTree
 from whmc.target.check import TargetCheck, check_target
 from whmc.target.space import Space
 from whmc.target.starts import draw_starts, require_starts

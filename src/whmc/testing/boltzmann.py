@@ -6,8 +6,8 @@ from importlib.resources import files
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
+from whmc._shapes import Array, Float
 from whmc.target.target import Target
 from whmc.testing.targets import Shape
 

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from scipy.special import logit
 
+from whmc._shapes import Array, Float
 from whmc.target.target import Target
 from whmc.testing.targets import Problem, gaussian_mixture
 

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from scipy.special import digamma, gammaln, logit
 
+from whmc._shapes import Array, Float
 from whmc.target.target import Target
 from whmc.testing.targets import Shape
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 from scipy.special import chdtrc, kolmogi, kolmogorov
 
+from whmc._shapes import Array, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, init
 from whmc.modes.chart import whiten_rows
 from whmc.modes.library import ModeLibrary

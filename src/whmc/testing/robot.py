@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from scipy.special import ndtri
 
+from whmc._shapes import Array, Float
 from whmc.target.target import Target
 from whmc.testing.targets import Shape
 

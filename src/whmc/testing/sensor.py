@@ -9,8 +9,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
+from whmc._shapes import Array, Float
 from whmc.target.target import Target
 
 

@@ -7,9 +7,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from scipy.special import logit
 
+from whmc._shapes import Array, Float
 from whmc.target.target import Target
 from whmc.testing.boltzmann import boltzmann_relaxation
 from whmc.testing.copies import ar1_pair, funnel_pair, many_gaussians, product_t, ridge, twisted_pair

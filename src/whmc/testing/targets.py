@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
-from jaxtyping import Array, Float
 from scipy.special import digamma, polygamma
 
+from whmc._shapes import Array, Float
 from whmc.modes.library import ModeLibrary
 from whmc.target.target import Numbers, Target
 

@@ -3,8 +3,8 @@
 import dataclasses
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from whmc._shapes import Float, Int
 from whmc.modes.chart import whiten_rows
 from whmc.modes.library import ModeLibrary
 from whmc.modes.split import fitted_with

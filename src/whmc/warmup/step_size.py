@@ -3,8 +3,8 @@
 from statistics import NormalDist
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from whmc._shapes import Float, Int
 from whmc.modes.chart import whiten_rows
 from whmc.modes.refine import UNTRIED_STEP
 from whmc.warmup.charts import ChartShapes

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
+from whmc._shapes import Bool, Float, Int
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.block import Trace
 from whmc.kernels.cycle import moves

@@ -1,8 +1,8 @@
 """Weights of the charts, from the acceptance of moves between them. All of it NumPy, on the host."""
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from whmc._shapes import Float, Int
 from whmc.estimate.weights import solve_balance
 from whmc.modes.library import WEIGHT_FLOOR
 
