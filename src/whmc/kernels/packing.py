@@ -51,10 +51,17 @@ class Packing:
         by_kind = dict(zip(self.kinds(), rows, strict=True))
         for shape, kind in zip(self.shapes, self.dtypes, strict=True):
             width, start = int(np.prod(shape[1:])), offsets[kind]
-            part = by_kind[kind][..., start : start + width]
+            part = _columns(by_kind[kind], start, start + width)
             leaves.append(part.reshape(*part.shape[:-1], *shape[1:]))
             offsets[kind] += width
         return jax.tree.unflatten(self.structure, leaves)
+
+
+def _columns(rows: Any, start: int, end: int) -> Any:
+    """rows[..., start:end], in JAX without the general form of an index, which takes long to trace."""
+    if isinstance(rows, np.ndarray):
+        return rows[..., start:end]
+    return jax.lax.slice_in_dim(rows, start, end, axis=rows.ndim - 1)
 
 
 def put(rows: Array, row: Array, place: Any, axis: int = 0) -> Array:
