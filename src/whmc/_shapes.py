@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
-    from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32, UInt64
+    from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped, UInt32, UInt64
 else:
     from jax import Array
 
@@ -18,6 +18,6 @@ else:
         def __class_getitem__(cls, shape: Any) -> Any:
             return Any
 
-    Bool = Float = Int = UInt32 = UInt64 = PyTree
+    Bool = Float = Int = Shaped = UInt32 = UInt64 = PyTree
 
-__all__ = ["Array", "Bool", "Float", "Int", "PyTree", "UInt32", "UInt64"]
+__all__ = ["Array", "Bool", "Float", "Int", "PyTree", "Shaped", "UInt32", "UInt64"]

@@ -19,7 +19,7 @@ from whmc.kernels.cycle import moves
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.wormhole import Wormhole
 from whmc.keys import children
-from whmc.modes.chart import apply
+from whmc.modes.chart import apply, row
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import pick
 from whmc.target.target import Target
@@ -141,4 +141,4 @@ def _throat_energy(
     library: ModeLibrary, label: Int[Array, ""], z: Float[Array, " dim"], p: Float[Array, " dim"]
 ) -> Float[Array, ""]:
     """-log of omega_i N(z; 0, I) and of the momentum."""
-    return 0.5 * z @ z + 0.5 * library.dim * jnp.log(2 * jnp.pi) - library.log_weight[label] + 0.5 * p @ p
+    return 0.5 * z @ z + 0.5 * library.dim * jnp.log(2 * jnp.pi) - row(library.log_weight, label) + 0.5 * p @ p

@@ -20,6 +20,7 @@ from whmc.frontends.numpyro import Model, read_model, require_density
 from whmc.kernels.base import AbstractKernel, ChainState, init
 from whmc.kernels.block import Trace
 from whmc.kernels.settings import arrays, infos
+from whmc.modes.chart import row
 from whmc.modes.library import ModeLibrary
 from whmc.result import Result
 from whmc.run.advance import with_evidence
@@ -116,7 +117,7 @@ class Prepared:
         return WHMCState(
             z=self.model.unflatten(chain.position),
             potential_energy=-chain.logdensity,
-            mode=self.library.mode[chain.label],
+            mode=row(self.library.mode, chain.label),
             accept_prob=jnp.exp(jnp.minimum(parts[0].log_ratio, 0.0)),
             num_steps=sum(part.num_gradients for part in parts),
             diverging=failed | (parts[0].log_ratio < -1000.0),  # NUTS draws the line there
