@@ -7,12 +7,8 @@ import dataclasses
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
-import numpy as np
 
 T = TypeVar("T")
-
-Held = jax.Array | np.ndarray
-"""What a pytree may hold: arrays of NumPy on the host, of JAX where something is traced or computed by it."""
 
 
 @dataclass_transform(frozen_default=True)

@@ -19,10 +19,11 @@ and a score g at theta is pulled back to d by the transposed derivative, with e 
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from whmc._pytree import Held, pytree
+from whmc._pytree import pytree
 from whmc._shapes import Array, Float
 
 REACH = 8.0
@@ -93,10 +94,10 @@ class BendShapes(NamedTuple):
 class Bends:
     """The bends of all charts of a library: v, b and a in whitened coordinates, and `rows`, what `Bend` takes."""
 
-    axis: Float[Held, "capacity dim"]
-    curve: Float[Held, "capacity dim"]
-    stretch: Float[Held, " capacity"]
-    rows: Float[Held, "capacity numbers"]
+    axis: Float[Array, "capacity dim"]
+    curve: Float[Array, "capacity dim"]
+    stretch: Float[Array, " capacity"]
+    rows: Float[Array, "capacity numbers"]
 
     @classmethod
     def of(
@@ -106,7 +107,7 @@ class Bends:
         ridge, turn = (np.einsum("kij,kj->ki", scale, rows) for rows in (shapes.axis, shapes.curve))
         slope = np.einsum("kij,ki->kj", inverse_scale, shapes.axis)
         rows = np.concatenate([slope, ridge, turn, shapes.stretch[:, None]], axis=1)
-        return cls(*(part.astype(jnp.result_type(float)) for part in (*shapes, rows)))
+        return cls(*jax.device_put((*shapes, rows)))
 
     def straightened(self, z: Float[Array, "capacity dim"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """|x|² and log|dz/dx| in every chart, from the whitened coordinates z of each."""

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from whmc._pytree import Held, pytree
+from whmc._pytree import pytree
 from whmc._shapes import Array, Float, Int, Shaped
 from whmc.modes.bend import Bend
 
@@ -16,7 +16,7 @@ def apply(matrix: Matrix, vector: Float[Array, " dim"]) -> Float[Array, " dim"]:
     return matrix @ vector if matrix.ndim == 2 else matrix * vector
 
 
-def row(rows: Shaped[Held, "capacity ..."], label: Int[Array, ""] | int) -> Shaped[Array, "..."]:
+def row(rows: Shaped[Array, "capacity ..."], label: Int[Array, ""] | int) -> Shaped[Array, "..."]:
     """rows[label] of a label that exists.
 
     Written out: `rows[label]` also asks whether the index is negative or too large, which takes longer than to look it

@@ -13,10 +13,10 @@ one Gaussian of the whole mode. The others tell its shape.
 import dataclasses
 from typing import NamedTuple
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
-from whmc._pytree import Held, pytree
+from whmc._pytree import pytree
 from whmc._shapes import Array, Bool, Float, Int
 from whmc.modes.bend import Bend, Bends, BendShapes
 from whmc.modes.chart import Chart, row
@@ -52,18 +52,17 @@ class Charts(NamedTuple):
 @pytree
 class ModeLibrary:
     """Charts of the known modes. `dof` is the Student-t base's degrees of freedom (inf: Gaussian). `bend`: None where
-    all charts are straight, and what is compiled for them knows nothing of bends. Arrays are NumPy's on the host: a
-    library is made dozens of times in a short run, and to hand one over to JAX takes longer than to make it."""
+    all charts are straight, and what is compiled for them knows nothing of bends."""
 
-    location: Float[Held, "capacity dim"]
-    scale: Float[Held, "capacity dim dim"] | Float[Held, "capacity dim"]
-    inverse_scale: Float[Held, "capacity dim dim"] | Float[Held, "capacity dim"]
-    covariance: Float[Held, "capacity dim dim"] | Float[Held, "capacity dim"]
-    log_det: Float[Held, " capacity"]
-    log_weight: Float[Held, " capacity"]
-    step_size: Float[Held, " capacity"]
-    mode: Int[Held, " capacity"]
-    dof: Float[Held, ""]
+    location: Float[Array, "capacity dim"]
+    scale: Float[Array, "capacity dim dim"] | Float[Array, "capacity dim"]
+    inverse_scale: Float[Array, "capacity dim dim"] | Float[Array, "capacity dim"]
+    covariance: Float[Array, "capacity dim dim"] | Float[Array, "capacity dim"]
+    log_det: Float[Array, " capacity"]
+    log_weight: Float[Array, " capacity"]
+    step_size: Float[Array, " capacity"]
+    mode: Int[Array, " capacity"]
+    dof: Float[Array, ""]
     bend: Bends | None = None
 
     @classmethod
@@ -108,19 +107,19 @@ class ModeLibrary:
         if bends is not None:
             _require_bends(bends, size, dim, diagonal)
             bend = Bends.of(BendShapes(*(_padded(rows, capacity, 0.0) for rows in bends.squared())), scales, inverse)
-        number, whole = jnp.result_type(float), jnp.result_type(int)
-        return cls(
-            location=_padded(locations, capacity, 0.0).astype(number),
-            scale=scales.astype(number),
-            inverse_scale=inverse.astype(number),
-            covariance=(scales**2 if diagonal else scales @ np.swapaxes(scales, 1, 2)).astype(number),
-            log_det=np.sum(np.log(sd), axis=1).astype(number),
-            log_weight=_padded(log_weights, capacity, -np.inf).astype(number),
-            step_size=_padded(step_sizes, capacity, 1.0).astype(number),
-            mode=_padded(modes, capacity, 0).astype(whole),
-            dof=np.asarray(dof, number),
-            bend=bend,
-        )
+        arrays = {
+            "location": _padded(locations, capacity, 0.0),
+            "scale": scales,
+            "inverse_scale": inverse,
+            "covariance": scales**2 if diagonal else scales @ np.swapaxes(scales, 1, 2),
+            "log_det": np.sum(np.log(sd), axis=1),
+            "log_weight": _padded(log_weights, capacity, -np.inf),
+            "step_size": _padded(step_sizes, capacity, 1.0),
+            "mode": _padded(modes, capacity, 0).astype(int),
+            "dof": np.asarray(dof, float),
+        }
+        # device_put and not jnp.asarray, which compiles something for every shape; and all at once, which is quicker
+        return cls(**jax.device_put(arrays), bend=bend)
 
     @classmethod
     def empty(cls, dim: int, *, capacity: int = 1, diagonal: bool | None = None, dof: float = np.inf) -> "ModeLibrary":

@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from whmc._pytree import Held
 from whmc._shapes import Array, Float, Int
 from whmc.modes.library import MAX_DOF, ModeLibrary
 
 
-def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Held, ""]) -> Float[Array, "*n"]:
+def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Float[Array, "*n"]:
     """log b(z) from |z|²: Student-t with `dof` degrees of freedom, Gaussian where dof is inf."""
 
     def gaussian(square: Float[Array, "*n"]) -> Float[Array, "*n"]:
@@ -78,7 +77,7 @@ def log_responsibility(components: Float[Array, " capacity"], label: Int[Array, 
 
 
 def pick(
-    uniform: Float[Array, ""], log_weights: Float[Held, " capacity"], log_total: Float[Array, ""] | None = None
+    uniform: Float[Array, ""], log_weights: Float[Array, " capacity"], log_total: Float[Array, ""] | None = None
 ) -> Int[Array, ""]:
     """An index with probability proportional to exp(log_weights), from one uniform number.
 
@@ -109,7 +108,7 @@ def draw_mixture(
     return label, library.unwhiten(label, z)
 
 
-def _radius(uniform: Float[Array, " half"], normal: Float[Array, ""], dof: Float[Held, ""]) -> Float[Array, ""]:
+def _radius(uniform: Float[Array, " half"], normal: Float[Array, ""], dof: Float[Array, ""]) -> Float[Array, ""]:
     """sqrt(nu / chi2_nu): what makes a normal vector Student-t; one for a Gaussian base.
 
     chi2_nu is -2 log of a product of nu/2 uniform numbers, and a normal number squared where nu is odd.

@@ -7,6 +7,7 @@ that does not speak about single modes stay as they are.
 
 import dataclasses
 
+import jax
 import numpy as np
 
 from whmc._shapes import Bool, Float, Int
@@ -83,4 +84,4 @@ def _with_modes(library: ModeLibrary, mode: np.ndarray) -> ModeLibrary:
     """The library with other modes for its charts."""
     padded = np.zeros(library.capacity, library.mode.dtype)
     padded[: len(mode)] = mode
-    return dataclasses.replace(library, mode=padded)
+    return dataclasses.replace(library, mode=jax.device_put(padded))
