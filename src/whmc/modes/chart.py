@@ -20,7 +20,7 @@ def row(rows: Shaped[Array, "capacity ..."], label: Int[Array, ""] | int) -> Sha
     """rows[label] of a label that exists.
 
     Written out: `rows[label]` also asks whether the index is negative or too large, which takes longer than to look it
-    up, and a hundred times as long to trace.
+    up, and more than twice as long to trace.
     """
     rest = tuple(range(rows.ndim - 1))
     where = jax.lax.GatherDimensionNumbers(offset_dims=rest, collapsed_slice_dims=(0,), start_index_map=(0,))

@@ -26,7 +26,7 @@ def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Flo
 
     def student(square: Float[Array, "*n"]) -> Float[Array, "*n"]:
         # degrees of freedom are whole numbers, so the norm is one of a table: gamma functions take long to compile
-        log_norm = jnp.asarray(_log_norms(dim), square.dtype)[jnp.minimum(dof, MAX_DOF).astype(int)]
+        log_norm = jnp.asarray(_log_norms(dim), square.dtype)[dof.astype(int)]
         return log_norm - 0.5 * (dof + dim) * jnp.log1p(square / dof)
 
     return jax.lax.cond(jnp.isinf(dof), gaussian, student, square)
@@ -63,7 +63,7 @@ def _whitened(library: ModeLibrary, position: Float[Array, " dim"]) -> Float[Arr
     """z_k in every chart."""
     shift = position - library.location
     inverse = library.inverse_scale
-    return jnp.asarray(inverse * shift) if library.diagonal else jnp.einsum("kij,kj->ki", inverse, shift)
+    return inverse * shift if library.diagonal else jnp.einsum("kij,kj->ki", inverse, shift)
 
 
 def log_mixture(components: Float[Array, " capacity"]) -> Float[Array, ""]:

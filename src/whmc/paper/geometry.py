@@ -36,9 +36,9 @@ class Network:
     def between(cls, library: ModeLibrary, wormholes: Pairs | None = None) -> "Network":
         """Wormholes between the library's modes: the given pairs, or all. Unused places have none."""
         pairs = jnp.asarray(all_pairs(library.capacity) if wormholes is None else wormholes)
-        ends = jnp.asarray(library.location)[pairs]
+        ends = library.location[pairs]
         origin, goal = ends[:, 0], ends[:, 1]
-        used = jnp.all(jnp.asarray(library.log_weight)[pairs] > -jnp.inf, axis=1)
+        used = jnp.all(library.log_weight[pairs] > -jnp.inf, axis=1)
         # a segment without length has no direction
         return cls(origin, goal, used & jnp.any(origin != goal, axis=1))
 

@@ -63,7 +63,7 @@ def between_worlds(position: Float[Array, " dim"], library: ModeLibrary, half_ga
 
     The world is the sign of the last coordinate: -h is the real one, +h the mirror.
     """
-    modes, there = jnp.asarray(library.location)[:, :-1], jnp.asarray(library.log_weight) > -jnp.inf
+    modes, there = library.location[:, :-1], library.log_weight > -jnp.inf
     world = jnp.where(position[-1] < 0, -half_gap, half_gap)
     square = jnp.where(there, jnp.sum((modes - position[:-1]) ** 2, axis=1), jnp.inf)
     origin = jnp.append(modes[jnp.argmin(square)], world)

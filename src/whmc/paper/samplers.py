@@ -56,7 +56,7 @@ class Pilot:
 
 def starts(library: ModeLibrary, chains: int) -> Float[Array, "chains dim"]:
     """The modes in turn."""
-    return jnp.asarray(library.location[np.arange(chains) % library.size])
+    return library.location[np.arange(chains) % library.size]
 
 
 def timed(
@@ -125,7 +125,7 @@ def regeneration_darting(case: Case, budget: Budget, tuned: Pilot) -> Tally:
 
 def darting_cycle(target: Target, library: ModeLibrary, tuned: Pilot) -> Cycle:
     """RDMC's kernel. The threshold of its regenerations is the typical pi/q at the modes."""
-    logdensity = np.asarray(jax.vmap(target)(jnp.asarray(library.location[: library.size])))
+    logdensity = np.asarray(jax.vmap(target)(library.location[: library.size]))
     threshold = float(np.median(log_ratio_of(library, library.charts()[0], logdensity)))
     jump = RegenerationDartingMC(log_threshold=threshold, radius=darting_radius(target.dim))
     return Cycle((PlainHMC(tuned.step_size, tuned.num_steps), jump))
