@@ -13,6 +13,7 @@ from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, 
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.local import LocalHMC
 from whmc.kernels.random import draw_noise
+from whmc.modes.band import Band
 from whmc.modes.bend import Bend
 from whmc.modes.chart import apply
 from whmc.modes.library import ModeLibrary
@@ -107,6 +108,34 @@ class VolumelessLibrary(ModeLibrary):
 
     def bend_of(self, label: Array) -> Bend:
         return VolumelessBend(super().bend_of(label).row)
+
+
+@pytree
+class WithoutCouplings(AbstractKernel):
+    """A kernel that starts as if its charts had no bands, and lands as if they had; the mixture is right."""
+
+    inner: AbstractKernel
+
+    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        whole = HalfBandedLibrary(*(getattr(library, field.name) for field in dataclasses.fields(ModeLibrary)))
+        return self.inner.step(noise, state, target, whole)
+
+
+@pytree
+class HalfBand(Band):
+    """A band that is not undone."""
+
+    def straight(self, offset: Array) -> Array:
+        return offset
+
+
+@pytree
+class HalfBandedLibrary(ModeLibrary):
+    """Charts with bands that are not undone, and the right mixture."""
+
+    def bend_of(self, label: Array) -> Band:
+        band = super().bend_of(label)
+        return HalfBand(band.beside, band.inverse, band.powers)
 
 
 @pytree

@@ -15,6 +15,7 @@ from whmc.kernels.block import draw_block
 from whmc.kernels.cycle import moves
 from whmc.kernels.random import total
 from whmc.kernels.settings import default_kernel
+from whmc.modes.band import BandShapes
 from whmc.modes.bend import BendShapes
 from whmc.modes.library import ModeLibrary
 from whmc.target.rows import evaluate_rows
@@ -75,11 +76,24 @@ def bent(library: ModeLibrary) -> ModeLibrary:
     return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
 
 
+def banded(library: ModeLibrary) -> ModeLibrary:
+    """Diagonal charts with bands that have nothing to do with their modes."""
+    library = _diagonal(library)
+    location, scale, log_weight, step_size = library.charts()
+    size, dim = location.shape
+    width = min(2, dim - 1)
+    coupling = np.random.default_rng(6).uniform(-0.7, 0.7, (size, width, dim))
+    for m in range(1, width + 1):
+        coupling[:, m - 1, dim - m :] = 0.0
+    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=BandShapes(coupling))
+
+
 CHARTS = {
     "Gaussian": _dense,
     "Student-t": lambda library: _dense(library, dof=4.0),
     "diagonal": _diagonal,
     "bent": bent,
+    "banded": banded,
 }
 """Kinds of charts, each made from the library that fits a problem."""
 
@@ -123,8 +137,9 @@ def problem(name: str) -> Problem:
 SMALLEST, LARGEST = "line", "three"
 """The problems of least and most dimensions, D = 1 and D = 20; a test holds them to that."""
 
-BENT = ("two-scale", "three", "rotated", "log-gamma", "shells")
-"""Problems on which bent charts are tried: a block is compiled anew for them, and half of the problems do."""
+SOME = {"bent": ("two-scale", "three", "rotated", "log-gamma", "shells"), "banded": ("log-gamma", "three")}
+"""Problems on which bent and banded charts are tried: a block is compiled anew for them, and some of the problems
+do."""
 
 IN_LARGEST = ("cycle",)
 """Kernels that every change tries in D = 20, which takes ten seconds and more: the one that has the others in it."""
@@ -154,7 +169,7 @@ def kernels_charts_targets() -> list:
         for kernel in KERNELS
         for target in PROBLEMS
         for chart in CHARTS
-        if chart != "bent" or target in BENT
+        if target in SOME.get(chart, PROBLEMS)
     ]
 
 

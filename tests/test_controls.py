@@ -13,9 +13,10 @@ from broken import (
     Identity,
     Jump,
     LocalWithoutResponsibility,
+    WithoutCouplings,
     WithoutVolume,
 )
-from contracts import NUM_DRAWS, bent, problem, wrong_libraries
+from contracts import NUM_DRAWS, banded, bent, problem, wrong_libraries
 from whmc.kernels.independence import Independence, log_regeneration
 from whmc.kernels.random import draw_noise
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
@@ -60,6 +61,15 @@ def test_a_bend_without_its_volume_is_found(throat):
     library = bent(case.library)
     assert invariance_test(kernel, case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS).passed
     report = invariance_test(WithoutVolume(kernel), case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS)
+    assert not report.passed, str(report)
+
+
+@pytest.mark.parametrize("kernel", [whmc.LocalHMC(), pytest.param(whmc.Wormhole(), marks=pytest.mark.ci)])
+def test_a_band_that_is_not_undone_is_found(kernel):
+    case = problem("log-gamma")
+    library = banded(case.library)
+    assert invariance_test(kernel, case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS).passed
+    report = invariance_test(WithoutCouplings(kernel), case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS)
     assert not report.passed, str(report)
 
 

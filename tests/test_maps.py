@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 import whmc
-from contracts import bent, problem
+from contracts import CHARTS, problem
 from whmc.kernels.leapfrog import Motion, leapfrog
 from whmc.kernels.trajectory import Flight, jump
 from whmc.modes.chart import apply
 from whmc.target.target import Evaluation
 
 NAMES = [
-    *("two-scale", "diagonal", "rotated", "log-gamma", "many-well", "three", "rotated, bent"),
-    pytest.param("three, bent", marks=pytest.mark.ci),
+    *("two-scale", "diagonal", "rotated", "log-gamma", "many-well", "three", "rotated, bent", "log-gamma, banded"),
+    *(pytest.param(f"three, {kind}", marks=pytest.mark.ci) for kind in ("bent", "banded")),
 ]
 
 
 def _start(name: str, seed: int = 0):
     name, _, kind = name.partition(", ")
     case = problem(name)
-    library = bent(case.library) if kind else case.library
+    library = CHARTS[kind](case.library) if kind else case.library
     library = dataclasses.replace(library, step_size=library.step_size * jnp.linspace(0.3, 0.5, library.capacity))
     position = jnp.asarray(case.draw(np.random.default_rng(seed), 1)[0][0])
     momentum = jax.random.normal(jax.random.key(seed), position.shape)

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 
 from whmc._pytree import pytree
 from whmc._shapes import Array, Float, Int
+from whmc.modes.band import Band
 from whmc.modes.bend import Bend
 from whmc.modes.chart import Chart, Matrix, apply
 from whmc.target.target import Target
@@ -47,7 +48,9 @@ def turn(
     return cos * first + sin * second, cos * second - sin * first
 
 
-def kicked(motion: Motion, covariance: Matrix, time: Float[Array, ""], bend: Bend | None) -> Float[Array, " dim"]:
+def kicked(
+    motion: Motion, covariance: Matrix, time: Float[Array, ""], bend: Bend | Band | None
+) -> Float[Array, " dim"]:
     """The velocity after the residual's force was followed for a time."""
     score = motion.score if bend is None else bend.pulled(motion.displacement, motion.score)
     return motion.velocity + time * (apply(covariance, score) + motion.displacement)

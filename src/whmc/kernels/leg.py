@@ -13,6 +13,7 @@ from whmc._shapes import Array, Bool, Float, Int
 from whmc.kernels.base import ChainState
 from whmc.kernels.leapfrog import Motion, kicked, turn
 from whmc.kernels.packing import Packing
+from whmc.modes.band import Band
 from whmc.modes.bend import Bend
 from whmc.modes.chart import Matrix, apply, row
 from whmc.modes.library import ModeLibrary
@@ -72,7 +73,7 @@ class Leg:
     def with_velocity(self, velocity: Float[Array, " dim"]) -> "Leg":
         return dataclasses.replace(self, motion=dataclasses.replace(self.motion, velocity=velocity))
 
-    def position(self, bend: Bend | None) -> Float[Array, " dim"]:
+    def position(self, bend: Bend | Band | None) -> Float[Array, " dim"]:
         """theta; `bend`: that of the chart, if there is any."""
         displacement = self.motion.displacement
         return self.location + (displacement if bend is None else bend.bent(displacement))
@@ -118,7 +119,7 @@ def look(leg: Leg, found: Found) -> Leg:
     return dataclasses.replace(leg, motion=motion)
 
 
-def kick(leg: Leg, found: Found, covariance: Matrix, bend: Bend | None, share: Float[Array, ""]) -> Leg:
+def kick(leg: Leg, found: Found, covariance: Matrix, bend: Bend | Band | None, share: Float[Array, ""]) -> Leg:
     """The leg after the force that was found has acted for this share of a step."""
     leg = look(leg, found)
     return leg.with_velocity(kicked(leg.motion, covariance, share * leg.step_size, bend))
@@ -128,7 +129,7 @@ def rotate(
     leg: Leg,
     found: Found,
     covariance: Matrix,
-    bend: Bend | None,
+    bend: Bend | Band | None,
     cos: Float[Array, ""],
     sin: Float[Array, ""],
     share: Float[Array, ""],
@@ -142,20 +143,20 @@ def rotate(
 
 
 def arrive(
-    leg: Leg, found: Found, covariance: Matrix, bend: Bend | None, schedule: Schedule, library: ModeLibrary
+    leg: Leg, found: Found, covariance: Matrix, bend: Bend | Band | None, schedule: Schedule, library: ModeLibrary
 ) -> Leg:
     """The leg after its last kick, with momentum for velocity."""
     leg = kick(leg, found, covariance, bend, schedule.half(schedule.num_steps - 1))
     return leg.with_velocity(apply(row(library.inverse_scale, leg.label), leg.motion.velocity))
 
 
-def bends_of(legs: Leg, library: ModeLibrary) -> Bend | None:
+def bends_of(legs: Leg, library: ModeLibrary) -> Bend | Band | None:
     """The bends of the charts that one chain is in, or many; None where all charts are straight."""
     bend_of = library.bend_of
     return bend_of(legs.label) if jnp.ndim(legs.label) == 0 else jax.vmap(bend_of)(legs.label)
 
 
-def positions(legs: Leg, bend: Bend | None) -> Float[Array, "*n dim"]:
+def positions(legs: Leg, bend: Bend | Band | None) -> Float[Array, "*n dim"]:
     """Where one chain is, or many."""
     return legs.position(bend) if jnp.ndim(legs.label) == 0 else jax.vmap(Leg.position)(legs, bend)
 

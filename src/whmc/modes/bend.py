@@ -51,8 +51,8 @@ class BendShapes(NamedTuple):
         """Those of some charts."""
         return BendShapes(*(part[which] for part in self))
 
-    def with_straight_at(self, k: int) -> "BendShapes":
-        """These, chart k straight."""
+    def merged_at(self, k: int) -> "BendShapes":
+        """These, after another chart was merged into chart k: it is straight."""
         rows = BendShapes(*(part.copy() for part in self))
         for part in rows:
             part[k] = 0.0

@@ -6,6 +6,7 @@ import numpy as np
 
 from whmc._pytree import pytree
 from whmc._shapes import Array, Float, Int, Shaped
+from whmc.modes.band import Band
 from whmc.modes.bend import Bend
 
 Matrix = Float[Array, "dim dim"] | Float[Array, " dim"]
@@ -48,7 +49,7 @@ class Chart:
     covariance: Matrix
     log_det: Float[Array, ""]
     step_size: Float[Array, ""]
-    bend: Bend | None = None
+    bend: Bend | Band | None = None
 
     def position(self, displacement: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """theta of a displacement L x."""

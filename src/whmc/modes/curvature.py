@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from whmc._shapes import Bool, Float
+from whmc.modes.band import BandShapes, band_product, banded_scale
 from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
+from whmc.modes.mixture import chart_squares
 from whmc.target.rows import evaluate_rows
 from whmc.target.target import Evaluation, Numbers, Target
 
@@ -29,23 +31,30 @@ MOST_GUESSES = 4
 PROBES = 32
 """Pairs of gradients for a diagonal alone. Beside neighbours correlated .9 each curvature is then known to a fifth."""
 
+BAND_WIDTHS = (0, 1, 2, 4, 8)
+BAND_ERROR = 0.01
+"""Widths of bands that are tried in high dimension, and the relative error, in the product with a random vector, up to
+which the curvature is taken for one."""
+
 SAME_LOCATION_SD = 1e-3
 """Locations nearer than this many standard deviations are one mode given twice."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Curvature:
-    """Scale of a chart from second derivatives, and how far they had to be mended."""
+    """Scale of a chart from second derivatives, and how far they had to be mended. `coupling`: of a band."""
 
     scale: Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]
     num_flat: int
     num_negative: int
+    coupling: Float[np.ndarray, "width dim"] | None = None
 
 
 class Expansion(NamedTuple):
     """The log density around a point to second order: its value, score and -Hessian (or the diagonal of that).
 
-    width: 1/sqrt of the diagonal, the lengths that differences were taken over. num_gradients: what it took.
+    width: 1/sqrt of the diagonal, the lengths that differences were taken over. num_gradients: what it took. beside:
+    what -Hessian has beside its diagonal if it is a band, P_{j+m,j} in row m - 1.
     """
 
     logdensity: float
@@ -53,6 +62,12 @@ class Expansion(NamedTuple):
     precision: Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]
     width: Float[np.ndarray, " dim"]
     num_gradients: int
+    beside: Float[np.ndarray, "width dim"] | None = None
+
+    def curvature(self, widest: float) -> Curvature:
+        """The scale of a chart, mended where it has to be; see `mended`."""
+        found = None if self.beside is None else banded_scale(self.precision, self.beside)
+        return mended(self.precision, widest=widest) if found is None else Curvature(found[0], 0, 0, found[1])
 
 
 def expand(
@@ -69,6 +84,7 @@ def expand(
     which the score changes; `width` is a guess of it, and columns whose guess was wrong are measured again; it is never
     more than `widest`. The
     diagonal alone takes `PROBES` pairs of gradients whatever the dimension: E v_j (H v)_j is H_jj for random signs v.
+    A few more tell whether the Hessian is a band, and then give all of it.
     """
     measure = _diagonal if diagonal else _columns
     share = ROUGH_STEP_SHARE if _rough(target) else STEP_SHARE
@@ -92,9 +108,13 @@ def expand(
             break
         step = np.where(wrong, step * factor, step)
         wrong = np.ones(len(step), bool) if diagonal else wrong
-    if not diagonal:
+    beside = None
+    if diagonal:
+        precision, beside, cost = _band(target, location, step, precision)
+        spent += cost
+    else:
         precision = 0.5 * (precision + precision.T)
-    return Expansion(float(here.logdensity[0]), here.score[0], precision, step / share, spent)
+    return Expansion(float(here.logdensity[0]), here.score[0], precision, step / share, spent, beside)
 
 
 def _rough(target: Target) -> bool:
@@ -125,6 +145,50 @@ def _diagonal(
     if not np.any(usable):
         return np.full(len(location), np.nan), 2 * PROBES
     return -np.mean((signs * rise)[usable], axis=0) / (2 * short), 2 * PROBES
+
+
+def _band(
+    target: Target, location: Float[np.ndarray, " dim"], step: Float[np.ndarray, " dim"], diagonal: np.ndarray
+) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "width dim"] | None, int]:
+    """The diagonal of -H and what is beside it, if it is a band; else the diagonal that is known; and the gradients.
+
+    Coordinates that lie more than 2w apart move together: what one of them does to the score of another within w of it
+    no other does, so 2w + 1 pairs of gradients give a band of width w. One pair more, along a random direction, tells
+    whether that is all.
+    """
+    dim, spent = len(location), 2
+    numbers = np.arange(dim)
+    anywhere = np.random.default_rng(dim + 1).standard_normal(dim) * step
+    rise, usable = _rises(target, location, anywhere[None])
+    if not np.all(usable):
+        return diagonal, None, spent
+    for width in (width for width in BAND_WIDTHS if 2 * width + 1 < dim):
+        period = 2 * width + 1
+        moves = np.zeros((period, dim))
+        moves[numbers % period, numbers] = step
+        seen, usable = _rises(target, location, moves)
+        spent += 2 * period
+        if not np.all(usable):
+            break
+        found, beside = _band_of(-0.5 * seen, step, width)
+        error = band_product(found, beside, anywhere) + 0.5 * rise[0]
+        if np.linalg.norm(error) <= BAND_ERROR * np.linalg.norm(0.5 * rise[0]):
+            return (found, beside, spent) if width else (diagonal, None, spent)
+    return diagonal, None, spent
+
+
+def _band_of(
+    products: Float[np.ndarray, "period dim"], step: Float[np.ndarray, " dim"], width: int
+) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "width dim"]]:
+    """Diagonal and rows beside it of P, from products with vectors of every so many steps."""
+    dim, period = products.shape[1], 2 * width + 1
+    numbers = np.arange(dim)
+    beside = np.zeros((width, dim))
+    for m in range(1, width + 1):
+        low, high = numbers[: dim - m], numbers[m:]
+        below, above = products[low % period, high] / step[low], products[high % period, low] / step[high]
+        beside[m - 1, low] = 0.5 * (below + above)
+    return products[numbers % period, numbers] / step, beside
 
 
 def _rises(
@@ -173,7 +237,7 @@ def library_at(target: Target, locations: Numbers, *, diagonal: bool | None = No
     heights = known.logdensity
     _require_support(points, known)
     widest = spread(target, points)
-    found = [mended(expand(target, point, diagonal=diagonal).precision, widest=widest) for point in points]
+    found = [expand(target, point, diagonal=diagonal).curvature(widest) for point in points]
     repaired = [
         f"mode {k} ({one.num_flat} flat, {one.num_negative} negative)"
         for k, one in enumerate(found)
@@ -191,6 +255,7 @@ def library_at(target: Target, locations: Numbers, *, diagonal: bool | None = No
         np.stack([one.scale for one in found]),
         # leapfrog's energy error in D dimensions stays the same when the step goes as D^(-1/4)
         step_size=np.full(len(points), target.dim**-0.25),
+        bends=BandShapes.of([one.coupling for one in found], target.dim),
     )
     _require_distinct(library)
     laplace = heights + np.asarray(library.log_det)
@@ -225,10 +290,9 @@ def _require_support(locations: Float[np.ndarray, "size dim"], known: Evaluation
 
 
 def _require_distinct(library: ModeLibrary) -> None:
-    locations = np.asarray(library.location)
-    for k in range(1, len(locations)):
-        gaps, inverse = locations[:k] - locations[k], np.asarray(library.inverse_scale[k])
-        distances = np.linalg.norm(gaps * inverse if library.diagonal else gaps @ inverse.T, axis=1)
+    squares = chart_squares(library, library.charts().location)
+    for k in range(1, len(squares)):
+        distances = np.sqrt(squares[k, :k])
         if np.min(distances) < SAME_LOCATION_SD:
             raise ValueError(
                 f"modes {int(np.argmin(distances))} and {k} are the same point "

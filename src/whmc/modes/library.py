@@ -4,7 +4,8 @@ Chart k has a location mu_k, a scale L_k (Sigma_k = L_k L_k^T), a weight omega_k
 position of theta in chart k is z = L_k^{-1} (theta - mu_k). Unused places have log_weight -inf, so a
 fuller library is new data and never a new shape until the capacity doubles.
 
-A chart may be bent (`bend.py`): then z is bent into theta, and x, which z is bent from, is its coordinate.
+A chart may be bent (`bend.py`): then z is bent into theta, and x, which z is bent from, is its coordinate. In many
+dimensions, where scales are diagonal, its coordinates may be coupled to their neighbours instead (`band.py`).
 
 A mode has one chart, or several: `mode` says which mode a chart belongs to. The first chart of a mode is its home: the
 one Gaussian of the whole mode. The others tell its shape.
@@ -18,23 +19,15 @@ import numpy as np
 
 from whmc._pytree import pytree
 from whmc._shapes import Array, Bool, Float, Int
+from whmc.modes.band import Band, Bands, BandShapes
 from whmc.modes.bend import Bend, Bends, BendShapes
 from whmc.modes.chart import Chart, row
+from whmc.modes.require import require_bands, require_bends, require_charts
 from whmc.target.target import Numbers
 
 DIAGONAL_FROM = 1000
 """Scales are diagonal from this dimension on: K dense factors would take K·D² numbers, and a
 covariance could not be learned from the draws of a warm-up anyway."""
-
-MAX_DOF = 30
-"""Degrees of freedom of a Student-t base are whole numbers up to this: its radius is then drawn from a few uniform
-numbers, without the rejection loops of a gamma sampler, which took a third of the time to compile."""
-
-ALMOST = 1e-5
-"""What rounding to float32 may do to the unit length and the right angles of a bend."""
-
-MAX_STRETCH = 10.0
-"""Stretches of bends at most: beyond, volumes overflow."""
 
 WEIGHT_FLOOR = 0.01
 """No mode gets less than this share of an equal weight, so that none is ever given up for good."""
@@ -63,7 +56,7 @@ class ModeLibrary:
     step_size: Float[Array, " capacity"]
     mode: Int[Array, " capacity"]
     dof: Float[Array, ""]
-    bend: Bends | None = None
+    bend: Bends | Bands | None = None
 
     @classmethod
     def from_charts(
@@ -76,12 +69,13 @@ class ModeLibrary:
         mode: Numbers | None = None,
         capacity: int | None = None,
         dof: float = np.inf,
-        bends: BendShapes | None = None,
+        bends: BendShapes | BandShapes | None = None,
     ) -> "ModeLibrary":
         """A library of charts: locations (K, D), scales (K, D, D) lower triangular or (K, D) diagonal.
 
         Weights (equal unless given) are made to sum to one. `mode`: the mode of each chart, counted from zero; unless
-        given every chart is a mode of its own. `bends`: those of the charts; None: all are straight, and stay so.
+        given every chart is a mode of its own. `bends`: those of the charts, or the bands of diagonal ones; None: all
+        are straight, and stay so.
         """
         locations, scales = np.asarray(location, float), np.asarray(scale, float)
         size, dim = locations.shape
@@ -91,7 +85,7 @@ class ModeLibrary:
         if capacity < max(size, 1):
             raise ValueError(f"capacity is {capacity}: it must hold {max(size, 1)} charts")
         diagonal = scales.ndim == 2
-        _require_charts(locations, scales, log_weight, step_size, dof)
+        require_charts(locations, scales, log_weight, step_size, dof)
         unit = np.ones(dim) if diagonal else np.eye(dim)
         scales = _padded(scales, capacity, unit)
         sd = scales if diagonal else np.diagonal(scales, axis1=1, axis2=2)
@@ -103,9 +97,12 @@ class ModeLibrary:
         if modes.shape != (size,) or set(modes.tolist()) != set(range(len(set(modes.tolist())))):
             raise ValueError(f"mode must name the mode of each of {size} charts, counted from zero, got {mode!r}")
         inverse = 1 / scales if diagonal else np.tril(np.linalg.inv(scales))
-        bend = None
-        if bends is not None:
-            _require_bends(bends, size, dim, diagonal)
+        bend: Bends | Bands | None = None
+        if isinstance(bends, BandShapes):
+            require_bands(bends, size, dim, diagonal)
+            bend = Bands.of(BandShapes(_padded(bends.coupling, capacity, 0.0)), scales)
+        elif bends is not None:
+            require_bends(bends, size, dim, diagonal)
             bend = Bends.of(BendShapes(*(_padded(rows, capacity, 0.0) for rows in bends.squared())), scales, inverse)
         arrays = {
             "location": _padded(locations, capacity, 0.0),
@@ -188,9 +185,15 @@ class ModeLibrary:
             self.bend_of(label),
         )
 
-    def bend_of(self, label: Int[Array, ""] | int) -> Bend | None:
-        """The bend of chart k; None where all are straight."""
+    def bend_of(self, label: Int[Array, ""] | int) -> Bend | Band | None:
+        """The bend of chart k, or its band; None where all are straight."""
+        if isinstance(self.bend, Bands):
+            return Band(*(row(part, label) for part in (self.bend.beside, self.bend.inverse, self.bend.powers)))
         return None if self.bend is None else Bend(row(self.bend.rows, label))
+
+    def coupling_of(self, k: int) -> Float[np.ndarray, "width dim"] | None:
+        """The couplings of chart k to its neighbours, if the library has bands. Not under jit."""
+        return np.array(self.bend.coupling[k], float) if isinstance(self.bend, Bands) else None
 
     def bendable(self) -> "ModeLibrary":
         """The same charts in a library that knows bends."""
@@ -202,13 +205,19 @@ class ModeLibrary:
 
     @property
     def straight(self) -> "ModeLibrary":
-        """The same charts without their bends."""
+        """The same charts without their bends or bands."""
         return dataclasses.replace(self, bend=None)
+
+    def shapes(self) -> BendShapes | BandShapes | None:
+        """The bends or the bands of the charts in use, as NumPy copies. Not under jit."""
+        if isinstance(self.bend, Bands):
+            return BandShapes(np.array(self.bend.coupling, float)[: self.size])
+        return None if self.bend is None else self.bends()
 
     def bends(self) -> BendShapes:
         """The bends of the charts in use, as NumPy copies. Not under jit."""
         size = self.size
-        if self.bend is None:
+        if not isinstance(self.bend, Bends):
             return BendShapes.straight(size, self.dim)
         rows = (self.bend.axis, self.bend.curve, self.bend.stretch)
         return BendShapes(*(np.array(part, float)[:size] for part in rows)).squared()
@@ -227,9 +236,15 @@ class ModeLibrary:
         return self.chart(label).unwhiten(x)
 
     def add(
-        self, location: Numbers, scale: Numbers, *, log_weight: float = 0.0, step_size: float = 1.0
+        self,
+        location: Numbers,
+        scale: Numbers,
+        *,
+        log_weight: float = 0.0,
+        step_size: float = 1.0,
+        coupling: Float[np.ndarray, "width dim"] | None = None,
     ) -> "ModeLibrary":
-        """A library with one chart more; the capacity doubles when it is full."""
+        """A library with one chart more; the capacity doubles when it is full. `coupling`: of a chart with a band."""
         size = self.size
         capacity = self.capacity if size < self.capacity else 2 * self.capacity
 
@@ -244,21 +259,28 @@ class ModeLibrary:
             step_size=with_row(step_sizes, step_size),
             mode=np.append(self.mode_of, self.num_modes),
             capacity=capacity,
-            bends=None if self.bend is None else self.bends().with_straight(1),
+            bends=self._bends_and(coupling),
         )
+
+    def _bends_and(self, coupling: Float[np.ndarray, "width dim"] | None) -> BendShapes | BandShapes | None:
+        """The bends or bands of all charts and of one more, straight or with this coupling."""
+        if isinstance(self.bend, Bends):
+            return self.bends().with_straight(1)
+        return BandShapes.of([*map(self.coupling_of, range(self.size)), coupling], self.dim)
 
     def drop(self, label: int) -> "ModeLibrary":
         """A library without chart `label`; later charts move down by one."""
         self._require(label)
         location, scale, log_weight, step_size = (np.delete(rows, label, axis=0) for rows in self.charts())
         mode = np.unique(np.delete(self.mode_of, label), return_inverse=True)[1]  # counted anew where one is gone
-        bends = None if self.bend is None else self.bends().rows(np.arange(self.size) != label)
+        shapes = self.shapes()
+        bends = None if shapes is None else shapes.rows(np.arange(self.size) != label)
         return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=mode, bends=bends)
 
     def merge(self, first: int, second: int) -> "ModeLibrary":
         """Charts `first` and `second` become one, in the place of `first`, with the moments of their mixture.
 
-        It is straight; those of bent charts are taken without their bends.
+        It is straight; those of bent charts are taken without their bends. A band stays that of `first`.
         """
         self._require(first)
         self._require(second)
@@ -275,7 +297,8 @@ class ModeLibrary:
         scales[first] = np.sqrt(covariance) if self.diagonal else np.linalg.cholesky(covariance)
         log_weights[first] = log_sum
         step_sizes[first] = np.min(step_sizes[pair])
-        bends = None if self.bend is None else self.bends().with_straight_at(first)
+        shapes = self.shapes()
+        bends = None if shapes is None else shapes.merged_at(first)
         merged = self.with_charts(locations, scales, log_weight=log_weights, step_size=step_sizes, bends=bends)
         return merged.drop(second)
 
@@ -304,7 +327,7 @@ class ModeLibrary:
         mode: Numbers | None = None,
         capacity: int | None = None,
         dof: float | None = None,
-        bends: BendShapes | None = None,
+        bends: BendShapes | BandShapes | None = None,
     ) -> "ModeLibrary":
         """Other charts in a library like this one: of the same modes, bends, capacity and base unless told."""
         return ModeLibrary.from_charts(
@@ -315,47 +338,12 @@ class ModeLibrary:
             mode=self.mode_of if mode is None else mode,
             capacity=self.capacity if capacity is None else capacity,
             dof=float(self.dof) if dof is None else dof,
-            bends=self.bends() if bends is None and self.bend is not None else bends,
+            bends=self.shapes() if bends is None else bends,
         )
 
     def _require(self, label: int) -> None:
         if not 0 <= label < self.size:
             raise IndexError(f"there is no chart {label}: the library holds {self.size}")
-
-
-def _require_charts(
-    locations: np.ndarray, scales: np.ndarray, log_weight: Numbers, step_size: Numbers, dof: float
-) -> None:
-    """What whitening and its inverse take for granted; a chart may be wrong, but it must be a chart."""
-    size = len(locations)
-    if scales.ndim == 3 and np.any(np.triu(scales, 1)):
-        raise ValueError("scale must be lower triangular, such as np.linalg.cholesky(covariance)")
-    sd = scales if scales.ndim == 2 else np.diagonal(scales, axis1=1, axis2=2)
-    if not (np.all(np.isfinite(locations)) and np.all(np.isfinite(scales)) and np.all(sd > 0)):
-        raise ValueError("locations and scales must be finite, and the diagonals of the scales positive")
-    for name, values in (("log_weight", log_weight), ("step_size", step_size)):
-        if values is not None and (np.shape(values) != (size,) or not np.all(np.isfinite(np.asarray(values, float)))):
-            raise ValueError(f"{name} must be {size} finite numbers, one for each chart, got {values!r}")
-    if step_size is not None and np.any(np.asarray(step_size, float) <= 0):
-        raise ValueError(f"step_size must be positive, got {step_size!r}")
-    if not (np.isposinf(dof) or (float(dof).is_integer() and 1 <= dof <= MAX_DOF)):
-        raise ValueError(f"dof must be a whole number from 1 to {MAX_DOF}, or inf for a Gaussian base, got {dof}")
-
-
-def _require_bends(bends: BendShapes, size: int, dim: int, diagonal: bool) -> None:
-    """What makes a bend a map with an inverse."""
-    if diagonal:
-        raise ValueError("charts with diagonal scales are not bent: give scales (K, D, D)")
-    if [rows.shape for rows in bends] != [(size, dim), (size, dim), (size,)]:
-        raise ValueError(f"bends must be those of {size} charts in {dim} dimensions")
-    if not all(np.all(np.isfinite(rows)) for rows in bends):
-        raise ValueError("axes, curves and stretches of bends must be finite")
-    length, aslant = np.linalg.norm(bends.axis, axis=1), np.einsum("kd,kd->k", bends.axis, bends.curve)
-    slack = ALMOST * (1 + np.linalg.norm(bends.curve, axis=1))
-    if np.any(np.abs(length - 1)[length > 0] > ALMOST) or np.any(np.abs(aslant) > slack):
-        raise ValueError("the axis of a bend must have length one (zero: no bend) and be at right angles to its curve")
-    if np.any(np.abs(bends.stretch) > MAX_STRETCH):
-        raise ValueError(f"stretches of bends must be at most {MAX_STRETCH}, got {bends.stretch!r}")
 
 
 def _padded(rows: np.ndarray, capacity: int, filler: Numbers) -> np.ndarray:

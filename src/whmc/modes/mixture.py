@@ -3,8 +3,9 @@
     q(theta) = sum_k omega_k b(z_k) / |L_k|,   z_k = L_k^{-1} (theta - mu_k)
     r_k(theta) = omega_k b(z_k) / |L_k| / q(theta)
 
-with one base density b for all charts, standard Gaussian or Student-t. Where chart k is bent (`bend.py`), x_k is in the
-place of z_k and the volume |d theta/d x_k| in that of |L_k|. Everything stays in logs.
+with one base density b for all charts, standard Gaussian or Student-t. Where chart k is bent or has a band
+(`bend.py`, `band.py`), x_k is in the place of z_k and the volume |d theta/d x_k| in that of |L_k|. Everything stays in
+logs.
 """
 
 import math
@@ -15,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from whmc._shapes import Array, Float, Int
-from whmc.modes.library import MAX_DOF, ModeLibrary
+from whmc.modes.library import ModeLibrary
+from whmc.modes.require import MAX_DOF
 
 
 def log_base(square: Float[Array, "*n"], dim: int, dof: Float[Array, ""]) -> Float[Array, "*n"]:
@@ -136,7 +138,7 @@ def _squares_and_volumes(
     inverse, locations = np.asarray(library.inverse_scale), np.asarray(library.location)
     numbers = range(library.size) if charts is None else charts.tolist()
     squares = np.empty((len(numbers), len(position)))
-    bends = None if library.bend is None else library.bends()
+    bends = library.shapes()
     volumes = None if bends is None else np.zeros_like(squares)
     for n, k in enumerate(numbers):
         shift = position - locations[k]

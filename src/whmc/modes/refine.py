@@ -3,8 +3,9 @@
 import numpy as np
 
 from whmc._shapes import Float
+from whmc.modes.band import Bands
 from whmc.modes.library import ModeLibrary
-from whmc.modes.mixture import log_components_of
+from whmc.modes.mixture import chart_squares, log_components_of
 
 SAME_MODE_DISTANCE = 0.05
 """Two charts that are nearer than this, in Bhattacharyya's distance, describe the same mode."""
@@ -50,6 +51,8 @@ def _bhattacharyya(library: ModeLibrary, first: int, second: int) -> float:
     """(μ₁-μ₂)ᵀ Σ⁻¹ (μ₁-μ₂)/8 + log(|Σ|/√(|Σ₁||Σ₂|))/2 with Σ = (Σ₁+Σ₂)/2, of the Gaussians with the charts' scales."""
     if np.any(library.bent[[first, second]]):
         return np.inf  # the Gaussians of two bananas may be the same where the bananas are not
+    if isinstance(library.bend, Bands):
+        return _banded_distance(library, first, second)
     gap = np.subtract(*np.asarray(library.location)[[first, second]])
     a, b = np.asarray(library.covariance)[[first, second]]
     mean = 0.5 * (a + b)
@@ -60,6 +63,15 @@ def _bhattacharyya(library: ModeLibrary, first: int, second: int) -> float:
         factor = np.linalg.cholesky(mean)
         square, log_det = np.sum(np.linalg.solve(factor, gap) ** 2), np.sum(np.log(np.diagonal(factor)))
     return float(0.125 * square + log_det - 0.5 * log_dets.sum())
+
+
+def _banded_distance(library: ModeLibrary, first: int, second: int) -> float:
+    """The same of charts with bands, which are taken to be alike: each location in the other's chart."""
+    pair = np.array([first, second])
+    squares = chart_squares(library, np.asarray(library.location)[pair], pair)
+    variance = np.asarray(library.covariance)[pair]
+    log_det = 0.5 * np.sum(np.log(variance.mean(axis=0))) - 0.25 * np.sum(np.log(variance))
+    return float(0.125 * np.mean([squares[0, 1], squares[1, 0]]) + log_det)
 
 
 def with_best_dof(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> ModeLibrary:
@@ -102,7 +114,8 @@ def _scale_of_unit_variance(dof: float) -> float:
 def _rescaled(library: ModeLibrary, factor: float, dof: float) -> ModeLibrary:
     location, scale, log_weight, step_size = library.charts()
     step_size = np.minimum(step_size / factor, MAX_STEP_SIZE)
-    bends = None if library.bend is None else library.bends().resized(factor)
+    shapes = library.shapes()
+    bends = None if shapes is None else shapes.resized(factor)
     scale = scale * factor
     return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, dof=dof, bends=bends)
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import child, generator
-from whmc.modes.chart import unwhiten_rows
 from whmc.modes.library import DIAGONAL_FROM
 from whmc.search.assign import NOBODY
 from whmc.search.mode_search import outside
@@ -92,11 +91,11 @@ def explained_strays(
     for k in np.unique(owner[owner != NOBODY]).tolist():
         rng = generator(child(key, k))
         z = rng.standard_normal((RELAXED_POINTS, target.dim))
-        starts = peaks[k].location + unwhiten_rows(peaks[k].scale, z)
-        relaxed, spent = relax(target, starts, rng, RELAXED_MOVES)
+        relaxed, spent = relax(target, peaks[k].unwhiten(z), rng, RELAXED_MOVES)
         cost += spent
         if len(relaxed) > 1:
-            wider = dataclasses.replace(peaks[k], location=relaxed.mean(axis=0), scale=relaxed.std(axis=0) + 1e-300)
+            mean, sd = relaxed.mean(axis=0), relaxed.std(axis=0) + 1e-300
+            wider = dataclasses.replace(peaks[k], location=mean, scale=sd, coupling=None)
             far = outside(wider, points[owner == k])
             explained[owner == k] = ~far | (far.mean() <= TAIL_SHARE)
     return explained, cost

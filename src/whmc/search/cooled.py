@@ -14,7 +14,6 @@ import numpy as np
 
 from whmc._shapes import Array
 from whmc.keys import generator
-from whmc.modes.chart import unwhiten_rows
 from whmc.search.descent import DescentResult, KnownModes, descend, widths
 from whmc.search.finders import AbstractFinder
 from whmc.target.rows import logdensities
@@ -47,7 +46,7 @@ class Cooled(AbstractFinder):
         starts, expected = np.empty_like(z), np.full(num, -np.inf)
         for k in np.unique(owner).tolist():
             mine, peak = owner == k, known.peaks[k]
-            starts[mine] = peak.location + unwhiten_rows(peak.scale, z[mine])
+            starts[mine] = peak.unwhiten(z[mine])
             if peak.at_peak:
                 expected[mine] = peak.logdensity - 0.5 * np.sum(z[mine] ** 2, axis=1)
         followed = starts[logdensities(target, starts) > expected + LEAST_EXCESS]

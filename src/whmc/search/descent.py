@@ -140,9 +140,8 @@ def _arrival(peaks: Sequence[Peak], goal: Int[np.ndarray, " n"], width: Float[np
             mine, peak = nearest == n, peaks[numbers[n]]
             z = peak.whiten(position[mine])
             score = -slope[mine]
-            step = score * peak.scale if peak.scale.ndim == 1 else score @ peak.scale
             near = (np.sum(z**2, axis=1) < max(NEAR_SD**2, z.shape[1])) & (
-                np.sum((z + step) ** 2, axis=1) < SAME_MODE_SD**2
+                np.sum((z + peak.pulled(score)) ** 2, axis=1) < SAME_MODE_SD**2
             )
             there[mine] = near
             goal[rows[mine][near]] = numbers[n]

@@ -39,6 +39,10 @@ DEFAULT_FINDERS = (MultiStart(), Tempered())
 """By basin, then by mass: each finds modes that the other cannot."""
 
 
+MAX_DIM_ANNEALED = 800
+"""Dimensions up to which a population is annealed by default. Beyond, none arrives on the budget of a run."""
+
+
 def find_modes(
     target: Target,
     *,
@@ -75,6 +79,8 @@ def search_modes(
     """
     require_target(target)
     finders = require_finders(finder)
+    if finder is None and target.dim > MAX_DIM_ANNEALED:
+        finders = DEFAULT_FINDERS[:1]
     require_count("seed", seed, 0)
     require_count("max_modes", max_modes, 1)
     if target.starts is None:

@@ -19,10 +19,9 @@ import numpy as np
 
 from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import generator
-from whmc.modes.chart import unwhiten_rows
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_base_of, log_components_of
-from whmc.search.peak import Peak
+from whmc.search.peak import Peak, bands_of
 from whmc.target.rows import logdensities
 from whmc.target.target import Target
 
@@ -113,7 +112,10 @@ def weigh(
 def _charts_and_masses(library: ModeLibrary, log_evidence: float) -> tuple[list[Peak], Float[np.ndarray, " size"]]:
     """The charts of a library as peaks, and their parts of the evidence."""
     location, scale, log_weight, _ = library.charts()
-    charts = [Peak(location[k], -np.inf, scale[k], at_peak=False) for k in range(library.size)]
+    charts = [
+        Peak(location[k], -np.inf, scale[k], at_peak=False, coupling=library.coupling_of(k))
+        for k in range(library.size)
+    ]
     return charts, log_weight + log_evidence
 
 
@@ -122,7 +124,7 @@ def _log_ratios(
 ) -> tuple[Float[np.ndarray, "size n"], Float[np.ndarray, "size n dim"]]:
     """log( pi / b_k ) at draws of each chart k, b_k the density that they are drawn from; and the draws."""
     z = _draws(rng, len(peaks), num, target.dim)
-    position = np.stack([peak.location + unwhiten_rows(peak.scale, rows) for peak, rows in zip(peaks, z, strict=True)])
+    position = np.stack([peak.unwhiten(rows) for peak, rows in zip(peaks, z, strict=True)])
     square = np.sum(z**2, axis=-1)
     halves = (log_base_of(square, target.dim, dof) for dof in (np.inf, TAIL_DOF))
     log_drawn = np.logaddexp(*halves) - np.log(2.0) - np.array([_log_det(peak) for peak in peaks])[:, None]
@@ -187,6 +189,7 @@ def chart_library(peaks: Sequence[Peak], log_weight: np.ndarray | None = None) -
         np.stack([peak.location for peak in peaks]),
         np.stack([peak.scale for peak in peaks]),
         log_weight=log_weight,
+        bends=bands_of(peaks),
         capacity=max(16, 1 << (len(peaks) - 1).bit_length()),
     )
 

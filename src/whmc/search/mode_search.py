@@ -129,7 +129,8 @@ def know(state: SearchState, library: ModeLibrary, logdensity: Float[np.ndarray,
     for mode in range(library.num_modes):
         mine = np.flatnonzero(library.mode_of == mode)
         k = mine[np.argmax(log_weight[mine])]
-        peaks.append(Peak(locations[k], float(logdensity[k]), scales[k], reach=reach, at_peak=False))
+        coupling = library.coupling_of(int(k))
+        peaks.append(Peak(locations[k], float(logdensity[k]), scales[k], reach=reach, at_peak=False, coupling=coupling))
     return with_peaks(state, (*state.peaks, *peaks), np.zeros(len(peaks), int))
 
 

@@ -152,7 +152,8 @@ def _with_new_modes(
     room = max(0, search.max_modes - library.num_modes)
     step_size = float(np.median(library.charts()[3]))
     for n in order[:room]:
-        library = library.add(fresh[n].location, fresh[n].scale, log_weight=float(log_share[n]), step_size=step_size)
+        peak, weight = fresh[n], float(log_share[n])
+        library = library.add(peak.location, peak.scale, log_weight=weight, step_size=step_size, coupling=peak.coupling)
     light = np.flatnonzero(~heavy)
     state = dataclasses.replace(
         state,

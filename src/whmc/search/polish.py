@@ -68,20 +68,52 @@ def polish(
 def _polish_diagonal(
     target: Target, position: Float[np.ndarray, " dim"], width: Float[np.ndarray, " dim"], widest: float
 ) -> tuple[Peak | str, int]:
-    """In high dimension: a longer descent instead of Newton steps, and the diagonal of the curvature by probes."""
+    """In high dimension: Newton steps where the curvature is a band; else a longer descent, and the diagonal of the
+    curvature by probes."""
+    peak, cost = _polish_band(target, position, width, widest)
+    if peak is not None:
+        return peak, cost
     end = descend(target, position[None], region=width, tolerance=1e-9)
     if not end.usable[0]:
-        return "not finite", end.num_gradients
+        return "not finite", cost + end.num_gradients
     assert end.width is not None
     around = expand(target, end.position[0], end.width[0], widest=widest, diagonal=True)
-    cost = end.num_gradients + around.num_gradients
+    cost += end.num_gradients + around.num_gradients
     if not _finite(around):
         return "not finite", cost
-    scale = mended(around.precision, widest=widest).scale
-    gain = 0.5 * float(np.sum((around.score * scale) ** 2))
-    if gain > SMALL_GAIN:
+    chart = around.curvature(widest)
+    peak = Peak(end.position[0], around.logdensity, chart.scale, coupling=chart.coupling)
+    if _newton_gain(peak, around) > SMALL_GAIN:
         return _why(target, end.position[0], around.score, widest), cost
-    return Peak(end.position[0], around.logdensity, scale), cost
+    return peak, cost
+
+
+def _polish_band(
+    target: Target, position: Float[np.ndarray, " dim"], width: Float[np.ndarray, " dim"], widest: float
+) -> tuple[Peak | None, int]:
+    """The peak that Newton steps reach while the curvature is a band; each costs as many gradients in any dimension."""
+    cost = 0
+    for _ in range(MAX_NEWTON_STEPS):
+        around = expand(target, position, width, widest=widest, diagonal=True)
+        cost, width = cost + around.num_gradients, around.width
+        chart = around.curvature(widest) if _finite(around) else None
+        if chart is None or chart.coupling is None:
+            break
+        peak = Peak(position, around.logdensity, chart.scale, coupling=chart.coupling)
+        if _newton_gain(peak, around) < STATIONARY_GAIN:
+            return peak, cost
+        move = peak.unwhiten(peak.pulled(around.score[None]))[0] - position
+        moved, tried = _uphill(target, position, move, around.logdensity)
+        cost += tried
+        if moved is None:
+            break
+        position = moved
+    return None, cost
+
+
+def _newton_gain(peak: Peak, around: Expansion) -> float:
+    """What a Newton step promises, ½ score^T Sigma score."""
+    return 0.5 * float(np.sum(peak.pulled(around.score[None]) ** 2))
 
 
 def _finite(around: Expansion) -> bool:

@@ -11,6 +11,7 @@ from whmc._shapes import Array, Bool, Float, Int
 from whmc.modes.library import ModeLibrary
 from whmc.search.masses import Masses, laplace_masses, weigh
 from whmc.search.mode_search import LIGHTEST_KEPT_SHARE, SearchState, with_cost
+from whmc.search.peak import bands_of
 from whmc.target.target import Target
 
 SAFE_ERRORS = 3.0
@@ -112,6 +113,7 @@ def finish(state: SearchState, target: Target, key: Array, *, unbounded: bool = 
         np.stack([peak.location for peak in peaks]),
         np.stack([peak.scale for peak in peaks]),
         log_weight=log_share[kept],
+        bends=bands_of(peaks),
         step_size=np.full(len(kept), target.dim**-0.25),
     )
     return SearchReport(

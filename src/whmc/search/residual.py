@@ -26,14 +26,14 @@ def log_tempered(
     """log q_T and its gradient.
 
     That of one chart is -L^{-T} z / T times 1 for a Gaussian base, (dof + D) / (dof + |z|²) for a Student-t. A bent
-    chart has its straightened coordinate in the place of z, and its volume, which is not tempered.
+    or banded chart has its straightened coordinate in the place of z, and its volume, which is not tempered.
     """
     dof, dim, size = float(library.dof), library.dim, library.size
     inverse, location = np.asarray(library.inverse_scale)[:size], np.asarray(library.location)[:size]
     top = float(log_base_of(np.zeros(()), dim, dof))
     log_peak = (np.asarray(library.log_weight) - np.asarray(library.log_det))[:size] + top
     heights, pulls = np.empty((size, len(position))), np.empty((size, *position.shape))
-    bends = None if library.bend is None else library.bends()
+    bends = library.shapes()
     for k in range(size):
         shift = position - location[k]
         z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T

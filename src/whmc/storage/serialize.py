@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SCHEMA = 4
+SCHEMA = 5
 MAGIC = b"whmc"
 
 CLASSES = {
     "Adaptation": "whmc.run.state",
+    "Bands": "whmc.modes.band",
     "Bends": "whmc.modes.bend",
     "Chains": "whmc.run.chains",
     "ChainState": "whmc.kernels.base",

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from whmc._shapes import Float, Int
+from whmc.modes.band import coupled
 from whmc.modes.chart import whiten_rows
 from whmc.modes.library import ModeLibrary
 from whmc.modes.split import fitted_with
@@ -49,13 +50,15 @@ def fit_charts(
         if len(mine) < 8:
             location[k], scale[k] = curvature.location[k], curvature.scale[k]
             continue
-        fit, held = mine[::2], mine[1::2]
+        fit, held, coupling = mine[::2], mine[1::2], library.coupling_of(k)
         scores = [
-            _unevenness(*_blend(curvature, k, position[fit], share), position[held], logdensity[held])
+            _unevenness(
+                *_blend(curvature, k, position[fit], share, coupling), position[held], logdensity[held], coupling
+            )
             for share in SHARES
         ]
         share = SHARES[int(np.argmin(scores))]
-        location[k], scale[k] = _blend(curvature, k, position[mine], share)
+        location[k], scale[k] = _blend(curvature, k, position[mine], share, coupling)
     return ChartShapes(location, scale)
 
 
@@ -63,8 +66,12 @@ SHARES: tuple[float | None, ...] = (None, 0.0, 0.3, 0.6, 0.8, 0.9, 0.97, 1.0)
 """How far a chart goes from curvature to moments. None: pure curvature; 0: its shape with the draws' mean and size."""
 
 
+Coupling = Float[np.ndarray, "width dim"] | None
+"""Of a chart with a band. It stays that of the curvature."""
+
+
 def _blend(
-    curvature: ChartShapes, k: int, draws: Float[np.ndarray, "n dim"], share: float | None
+    curvature: ChartShapes, k: int, draws: Float[np.ndarray, "n dim"], share: float | None, coupling: Coupling
 ) -> tuple[np.ndarray, np.ndarray]:
     location, scale = curvature.location[k], curvature.scale[k]
     if share is None:
@@ -72,7 +79,7 @@ def _blend(
     mean = np.mean(draws, axis=0)
     shift = draws - mean
     diagonal = scale.ndim == 1
-    z = whiten_rows(scale, shift)
+    z = _whitened(scale, coupling, shift)
     size = np.sqrt(np.mean(z**2))
     if share == 0.0:
         return mean, scale * size
@@ -86,11 +93,20 @@ def _blend(
 
 
 def _unevenness(
-    location: np.ndarray, scale: np.ndarray, draws: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
+    location: np.ndarray,
+    scale: np.ndarray,
+    draws: Float[np.ndarray, "n dim"],
+    logdensity: Float[np.ndarray, " n"],
+    coupling: Coupling,
 ) -> float:
     """Mean distance of log w from its median, w = pi/N(location, scale scale^T)."""
     if not np.all(np.isfinite(scale)) or np.any((scale if scale.ndim == 1 else np.diagonal(scale)) <= 0):
         return np.inf  # draws that do not differ in some direction make no chart
-    z = whiten_rows(scale, draws - location)
+    z = _whitened(scale, coupling, draws - location)
     log_ratio = logdensity + 0.5 * np.sum(z**2, axis=1)
     return float(np.mean(np.abs(log_ratio - np.median(log_ratio))))
+
+
+def _whitened(scale: np.ndarray, coupling: Coupling, shift: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+    z = whiten_rows(scale, shift)
+    return z if coupling is None else coupled(coupling, z)
