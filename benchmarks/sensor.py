@@ -15,6 +15,7 @@ these are known.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -198,7 +199,10 @@ def fresh(seed, name, options, draws=None):
     command += ["--peer", name] if name != "whmc" else []
     command += ["--again"] if draws is None else []
     # the start of the process is ours to tell: the child only knows when its imports were done
-    done = subprocess.run([str(c) for c in [*command, "--began", time.time()]], stdout=subprocess.PIPE, check=True)
+    # packages that pip has installed have their bytecode; ours may have it too
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    command = [str(part) for part in [*command, "--began", time.time()]]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -25,6 +25,9 @@ PROMISES = {("ten lines", "whmc"): 0.7, ("ten lines", "whmc again"): 0.3}
 Y = [28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]
 SD = [15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]
 
+UNWANTED = ("JAX_", "PYTHONDONTWRITEBYTECODE")
+"""Settings that no run sees. Packages that pip has installed have their bytecode; ours may have it too."""
+
 STAN = """
 data { array[8] real y; array[8] real<lower=0> sd; }
 parameters { real mu; real<lower=0> tau; vector[8] z; }
@@ -167,7 +170,7 @@ def peers(case):
 
 def seconds_of(case, name, cache, limit):
     """Of a fresh process; NaN if it takes longer than the limit."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(UNWANTED)}
     environment["WHMC_CACHE"] = cache if name == "whmc again" else "off"
     began = time.perf_counter()
     try:

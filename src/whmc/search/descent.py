@@ -1,7 +1,7 @@
 """Descents of the energy, or of the residual energy, from many starts at once."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,6 +19,12 @@ BATCH = 256
 FARTHEST_WIDTHS = 1e9
 """How far a descent or a particle may go from where it started, in widths of the region of the starts. Beyond, numbers
 overflow: only a density that grows without bound leads there."""
+
+STACKED_UP_TO = 32
+"""Dimensions up to which the charts of all peaks are looked at in one operation."""
+
+ROUNDING = 1e-9
+"""Of a squared distance that is the difference of large numbers."""
 
 NEAR_SD = 2.0
 """A descent that has come so near to a known peak, or as near as the peak's own draws lie, and whose next Newton step
@@ -124,30 +130,73 @@ def _arrival(peaks: Sequence[Peak], goal: Int[np.ndarray, " n"], width: Float[np
 
     In the chart of the peak the step leads from z to z + L^T score.
     """
-    numbers = [k for k, peak in enumerate(peaks) if peak.at_peak]
-    if not numbers:
+    numbers = np.array([k for k, peak in enumerate(peaks) if peak.at_peak], int)
+    if not len(numbers):
         return None
-    locations = np.stack([peaks[k].location for k in numbers]) / width
+    known = [peaks[k] for k in numbers.tolist()]
+    in_charts = _stacked(known) if len(width) <= STACKED_UP_TO else _one_by_one(known)
+    locations = np.stack([peak.location for peak in known]) / width
+    squares = np.sum(locations**2, axis=1)
+    # how far from a peak a descent may be that has arrived: most are farther away for most of the time
+    near_square = max(NEAR_SD**2, len(width))
+    farthest = near_square * np.array([_longest(peak, width) ** 2 for peak in known])
 
     def arrived(
         position: Float[np.ndarray, "m dim"], slope: Float[np.ndarray, "m dim"], rows: Int[np.ndarray, " m"]
     ) -> Bool[np.ndarray, " m"]:
         there = np.zeros(len(rows), bool)
         scaled = position / width
-        apart = np.sum(scaled**2, axis=1)[:, None] - 2 * scaled @ locations.T + np.sum(locations**2, axis=1)
+        sizes = np.sum(scaled**2, axis=1)[:, None] + squares
+        apart = sizes - 2 * scaled @ locations.T
         nearest = np.argmin(apart, axis=1)
-        for n in np.unique(nearest):
-            mine, peak = nearest == n, peaks[numbers[n]]
-            z = peak.whiten(position[mine])
-            score = -slope[mine]
-            near = (np.sum(z**2, axis=1) < max(NEAR_SD**2, z.shape[1])) & (
-                np.sum((z + peak.pulled(score)) ** 2, axis=1) < SAME_MODE_SD**2
-            )
-            there[mine] = near
-            goal[rows[mine][near]] = numbers[n]
+        each = np.arange(len(rows)), nearest
+        close = np.flatnonzero(apart[each] <= farthest[nearest] + ROUNDING * sizes[each])
+        if len(close):
+            z, step = in_charts(nearest[close], position[close], -slope[close])
+            near = np.sum(z**2, axis=1) < near_square
+            near &= np.sum((z + step) ** 2, axis=1) < SAME_MODE_SD**2
+            there[close] = near
+            goal[rows[close[near]]] = numbers[nearest[close[near]]]
         return there
 
     return arrived
+
+
+InCharts = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""From the peak of each of some positions, the positions and their scores: both in the charts of these peaks."""
+
+
+def _stacked(peaks: Sequence[Peak]) -> InCharts:
+    """For charts of few dimensions: all positions at once, however many peaks there are."""
+    locations = np.stack([peak.location for peak in peaks])
+    scales, inverses = np.stack([peak.scale for peak in peaks]), np.stack([peak.inverse_scale for peak in peaks])
+
+    def in_charts(which: np.ndarray, position: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        z = np.matmul(inverses[which], (position - locations[which])[:, :, None])[:, :, 0]
+        return z, np.matmul(score[:, None, :], scales[which])[:, 0]
+
+    return in_charts
+
+
+def _one_by_one(peaks: Sequence[Peak]) -> InCharts:
+    """For charts of many: a matrix for each position would not fit into the memory."""
+
+    def in_charts(which: np.ndarray, position: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        z, pulled = np.empty_like(position), np.empty_like(position)
+        for k in np.unique(which).tolist():
+            mine = which == k
+            z[mine], pulled[mine] = peaks[k].whiten(position[mine]), peaks[k].pulled(score[mine])
+        return z, pulled
+
+    return in_charts
+
+
+def _longest(peak: Peak, width: Float[np.ndarray, " dim"]) -> float:
+    """No less than the largest standard deviation of a peak's chart, in units of the region: sqrt(|A|_1 |A|_inf)."""
+    if peak.coupling is not None:
+        return np.inf
+    scale = np.abs(peak.scale) / (width if peak.scale.ndim == 1 else width[:, None])
+    return float(scale.max() if scale.ndim == 1 else np.sqrt(scale.sum(axis=0).max() * scale.sum(axis=1).max()))
 
 
 def widths(starts: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " dim"]:
