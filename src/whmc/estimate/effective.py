@@ -88,18 +88,14 @@ def _autocovariance(values: Float[np.ndarray, "chains draws"]) -> Float[np.ndarr
 def _normal_scores(values: Float[np.ndarray, "chains draws"]) -> Float[np.ndarray, "chains draws"]:
     """Normal quantiles of the ranks, (r - 3/8) / (n + 1/4); values that are equal share their mean rank."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    if len(count) == values.size:
-        scores = _scores_of_ranks(values.size)
-    else:
-        rank = np.cumsum(count) - 0.5 * (count - 1)
-        scores = _normal_quantile((rank - 0.375) / (values.size + 0.25))
-    return scores[place.reshape(values.shape)]
+    twice = 2 * np.cumsum(count) - (count - 1)  # mean ranks are whole or half
+    return _scores_of_ranks(values.size)[twice - 2][place.reshape(values.shape)]
 
 
 @lru_cache(maxsize=2)
-def _scores_of_ranks(num: int) -> Float[np.ndarray, " num"]:
-    """Of ranks 1 to `num`: the same for every parameter."""
-    return _normal_quantile((np.arange(1, num + 1) - 0.375) / (num + 0.25))
+def _scores_of_ranks(num: int) -> Float[np.ndarray, " ranks"]:
+    """Of ranks 1, 1½, 2 to `num`: the same for every parameter."""
+    return _normal_quantile((0.5 * np.arange(2, 2 * num + 1) - 0.375) / (num + 0.25))
 
 
 def _normal_quantile(chance: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:

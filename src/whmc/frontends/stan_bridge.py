@@ -1,13 +1,15 @@
 """A Stan model seen through BridgeStan: densities, transforms and the names of both sides."""
 
+import contextlib
+import ctypes
 import json
 import os
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,22 @@ def _pool(num: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(num, thread_name_prefix="whmc-stan")
 
 
+Call = Callable[..., int]
+NUMBER = ctypes.sizeof(ctypes.c_double)
+
+_FLAGS, _TEXT = (ctypes.c_bool, ctypes.c_bool), ctypes.POINTER(ctypes.c_char_p)
+ARGUMENTS = (ctypes.c_void_p, *_FLAGS, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, _TEXT)
+"""Of BridgeStan's densities and transforms, with arrays by their addresses: its Python package looks at each array at
+each call, which takes ten times as long as the density of a small model."""
+
+
+def _function(library: ctypes.CDLL, name: str) -> Call:
+    """A function of its own, with its own arguments: `library.name` would be shared with BridgeStan's package."""
+    function = library[name]
+    function.restype, function.argtypes = ctypes.c_int, ARGUMENTS
+    return function
+
+
 class StanBox(BlackBox):
     """Log densities with all constants and the log Jacobian, and the transforms, of a `bridgestan.StanModel`.
 
@@ -105,38 +123,56 @@ class StanBox(BlackBox):
         self.threads = (os.cpu_count() or 1) if "STAN_THREADS=true" in model.model_info() else 1
         self.rejection: str | None = None
 
+    @cached_property
+    def _gradient(self) -> Call:
+        """For cheap models. It keeps Python's lock: another thread that takes it gives it back after milliseconds."""
+        return _function(ctypes.PyDLL(None, handle=self.model.stanlib._handle), "bs_log_density_gradient")
+
+    @cached_property
+    def _gradient_beside(self) -> Call:
+        """The same with Python's lock given free, for threads."""
+        return _function(self.model.stanlib, "bs_log_density_gradient")
+
     def evaluate(
         self, points: Float[np.ndarray, "n dim"]
     ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n dim"]]:
-        """Row by row; the rows of a costly model are spread over threads, as Stan gives Python's lock free."""
-        points = np.ascontiguousarray(points)
+        """Row by row; those of a costly model without Python's lock, and spread over threads where the library can."""
+        points = np.ascontiguousarray(points, float)
         values, scores = np.empty(len(points)), np.zeros(points.shape)
 
-        def run(rows: Sequence[int]) -> None:
+        def run(rows: Sequence[int], gradient: Call) -> None:
+            place, value, score = (array.ctypes.data for array in (points, values, scores))
+            message, step = ctypes.c_char_p(), NUMBER * self.dim
             for n in rows:
-                values[n] = self._row(points[n], scores[n])
+                here = n * step
+                if gradient(
+                    self.model.model, False, True, place + here, value + n * NUMBER, score + here, ctypes.byref(message)
+                ):
+                    self._refused(message)
+                    values[n], scores[n] = -np.inf, 0.0
 
-        if self.threads == 1:
-            with ONE_AT_A_TIME:
-                run(range(len(points)))
-            return values, scores
+        every = range(len(points))
         began = time.perf_counter()
-        run(range(len(points))[:1])
-        rest = range(1, len(points))
-        if (time.perf_counter() - began) * len(rest) < WORTH_THREADS:
-            run(rest)
-        else:
-            list(_pool(self.threads).map(run, [rest[k :: self.threads] for k in range(self.threads)]))
+        with self._turn:
+            run(every[:1], self._gradient)
+            rest = every[1:]
+            if (time.perf_counter() - began) * len(rest) < WORTH_THREADS:
+                run(rest, self._gradient)
+            elif self.threads == 1:
+                run(rest, self._gradient_beside)
+            else:
+                parts = [rest[k :: self.threads] for k in range(self.threads)]
+                list(_pool(self.threads).map(run, parts, [self._gradient_beside] * self.threads))
         return values, scores
 
-    def _row(self, position: Float[np.ndarray, " dim"], score: Float[np.ndarray, " dim"]) -> float:
-        """One value, its score written into `score`."""
-        try:
-            return self.model.log_density_gradient(position, propto=False, jacobian=True, out=score)[0]
-        except RuntimeError as error:
-            self.rejection = str(error).strip()
-            score[:] = 0.0
-            return -np.inf
+    @property
+    def _turn(self) -> contextlib.AbstractContextManager[Any]:
+        return ONE_AT_A_TIME if self.threads == 1 else contextlib.nullcontext()
+
+    def _refused(self, message: ctypes.c_char_p) -> None:
+        """Keeps what Stan said, and gives its memory back."""
+        self.rejection = (message.value or b"").decode(errors="replace").strip()
+        self.model.stanlib.bs_free_error_msg(message)
 
     def constrain(
         self, points: Float[np.ndarray, "n dim"], transformed: bool = False, generated: bool = False, seed: int = 0
@@ -144,13 +180,15 @@ class StanBox(BlackBox):
         """Parameters, then transformed parameters, then generated quantities; NaN where Stan refuses."""
         rng = self.model.new_rng(seed) if generated else None
         size = self.model.param_num(include_tp=transformed, include_gq=generated)
-        found = np.full((len(points), size), np.nan)
+        points, found = np.ascontiguousarray(points, float), np.full((len(points), size), np.nan)
+        constrain = _function(self.model.stanlib, "bs_param_constrain")
+        place, value, message = points.ctypes.data, found.ctypes.data, ctypes.c_char_p()
         with ONE_AT_A_TIME:
-            for row, position in zip(found, np.ascontiguousarray(points), strict=True):
-                try:
-                    row[:] = self.model.param_constrain(position, include_tp=transformed, include_gq=generated, rng=rng)
-                except RuntimeError as error:
-                    self.rejection = str(error).strip()
+            for n in range(len(points)):
+                there = place + n * NUMBER * self.dim, value + n * NUMBER * size
+                if constrain(self.model.model, transformed, generated, *there, rng and rng.ptr, ctypes.byref(message)):
+                    self._refused(message)
+                    found[n] = np.nan
         return found
 
     def unconstrain(self, values: Float[np.ndarray, " size"]) -> Float[np.ndarray, " dim"]:

@@ -144,11 +144,13 @@ def by_chain(function: Callable[[Any], Any], draws: Float[np.ndarray, "chains dr
     """The function of every draw, its arrays (chains, draws, ...) each."""
     chains, num, dim = draws.shape
     mapped = jax.jit(jax.vmap(function))
+    # pieces of one shape, with as little to fill up as may be
+    size = max(1, -(-num // max(1, -(-num // AT_ONCE))))
     parts = []
     with jax.enable_x64(True):
         for chain in draws:
-            for part in np.split(chain, range(AT_ONCE, num, AT_ONCE)):
-                found = mapped(jnp.asarray(np.resize(part, (AT_ONCE, dim))))
+            for part in np.split(chain, range(size, num, size)):
+                found = mapped(jnp.asarray(np.resize(part, (size, dim))))
                 real = slice(len(part))
                 parts.append(jax.tree.map(lambda leaf, real=real: np.asarray(leaf)[real], found))
                 release(draws)
