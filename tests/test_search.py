@@ -19,7 +19,7 @@ from whmc.search.peak import Peak
 from whmc.search.polish import polish
 from whmc.search.residual import log_tempered, residual_energy
 from whmc.target.rows import evaluate_rows
-from whmc.testing import Problem, gaussian_mixture, himmelblau, many_well, shells, two_scale_pair
+from whmc.testing import SHAPES, Problem, gaussian_mixture, himmelblau, many_well, shells, two_scale_pair
 
 
 @cache
@@ -221,6 +221,29 @@ def test_a_full_library_says_so():
 
 
 @pytest.mark.ci
+def test_of_more_modes_than_it_may_keep_a_search_keeps_the_heaviest():
+    """Basins are equal and weights are not: the first starts find hardly any of the heaviest."""
+    rng = np.random.default_rng(0)
+    means = np.stack(np.meshgrid(np.arange(15.0), np.arange(15.0)), axis=-1).reshape(-1, 2)
+    weights = np.exp(2 * rng.standard_normal(len(means)))
+    case = gaussian_mixture(weights / weights.sum(), means, np.full((len(means), 2), 0.1**2), "grid")
+    target = whmc.Target(case.target.logdensity, dim=2, starts=(-0.5, 14.5))
+    search = whmc.search_modes(target, max_modes=6, seed=0)
+    assert search.num_capped > 100
+    heaviest = means[np.argsort(-weights)[:6]]
+    np.testing.assert_allclose(np.asarray(search.library.location), heaviest, atol=1e-3)
+
+
+@pytest.mark.ci
+def test_hundreds_of_modes_in_equal_basins_are_found_and_weighed():
+    """Rastrigin in D = 3: 1331 modes, of which 179 hold all but a few millionths."""
+    shape = SHAPES["rastrigin-3"]()
+    result = whmc.sample(shape.target, seed=0)
+    assert not result.alarms
+    assert result.log_evidence_se < 0.01
+    assert abs(result.log_evidence - shape.log_evidence) < 4.5 * result.log_evidence_se
+
+
 def test_points_on_a_shell_become_one_chart_with_its_moments():
     case = shells(5)
     search = whmc.search_modes(case.target, seed=0)

@@ -12,10 +12,10 @@ import whmc
 from whmc.keys import child
 from whmc.modes.library import ModeLibrary
 from whmc.search import ongoing
-from whmc.search.assign import NOBODY, assign
+from whmc.search.assign import NOBODY, KnownPeaks
 from whmc.search.connect import LocalDraws, connect, drifting, explained_strays, group_chains, moments_chart
 from whmc.search.descent import DescentResult
-from whmc.search.masses import FEWEST_EFFECTIVE, NUM_DRAWS, chart_library, log_mean, weigh
+from whmc.search.masses import FEWEST_EFFECTIVE, NATS_A_DIMENSION, NUM_DRAWS, chart_library, log_mean, weigh
 from whmc.search.mode_search import MAX_STARTS, SearchState, start_search, take
 from whmc.search.peak import Peak
 from whmc.search.report import tell_dropped
@@ -69,9 +69,9 @@ def counted(independent: list[int], num: int, flat: int = 0) -> SearchState:
 def test_ends_belong_to_the_first_peak_within_whose_reach_they_lie():
     peaks = [peak([0.0, 0.0]), peak([1.0, 0.0], sd=100.0), peak([5.0, 0.0], reach=2.0)]
     ends = np.array([[0.05, 0.0], [0.5, 0.0], [6.5, 0.0], [50.0, 0.0]])
-    np.testing.assert_array_equal(assign(ends, peaks), [0, 1, 1, NOBODY])
-    np.testing.assert_array_equal(assign(ends, peaks[2:]), [NOBODY, NOBODY, 0, NOBODY])
-    assert len(assign(ends[:0], peaks)) == 0
+    np.testing.assert_array_equal(KnownPeaks(peaks, ends.shape[1]).owners(ends), [0, 1, 1, NOBODY])
+    np.testing.assert_array_equal(KnownPeaks(peaks[2:], ends.shape[1]).owners(ends), [NOBODY, NOBODY, 0, NOBODY])
+    assert len(KnownPeaks(peaks, ends.shape[1]).owners(ends[:0])) == 0
 
 
 def test_only_plain_descents_from_the_start_region_count_as_independent():
@@ -127,7 +127,22 @@ def test_the_owner_of_a_position_is_the_first_peak_within_reach():
     distances = np.stack([peak.distance(positions) for peak in peaks], axis=1) < 1.5
     wanted = np.where(distances.any(axis=1), np.argmax(distances, axis=1), NOBODY)
     assert np.sum(wanted != NOBODY) > 50
-    np.testing.assert_array_equal(assign(positions, peaks), wanted)
+    np.testing.assert_array_equal(KnownPeaks(peaks, positions.shape[1]).owners(positions), wanted)
+
+
+def test_a_mode_that_nobody_has_found_lends_its_mass_to_no_other():
+    """Of draws from the tails of a light chart one falls into a heavy mode beside it, which has no chart."""
+
+    def logdensity(x):
+        light, hidden = -0.5 * jnp.sum(x**2, axis=-1), -0.5 * jnp.sum((x - 12) ** 2, axis=-1)
+        return jnp.logaddexp(light - 20.0, hidden)
+
+    target = whmc.Target(logdensity, dim=1, starts=(-3.0, 3.0))
+    found = [weigh(target, [peak([0.0], logdensity=-20.0)], jax.random.key(seed)) for seed in range(20)]
+    gain = np.array([masses.log_mass[0] for masses in found]) - peak([0.0], logdensity=-20.0).log_laplace
+    lucky = np.isinf([masses.error[0] for masses in found])
+    assert lucky.any() and not lucky.all()
+    assert np.all(gain < NATS_A_DIMENSION + 0.2)
 
 
 def test_masses_do_not_hang_on_laplace_or_moments():

@@ -34,24 +34,33 @@ class Settled:
     num_gradients: int
 
 
-def assign(positions: Float[np.ndarray, "n dim"], peaks: Sequence[Peak]) -> Int[np.ndarray, " n"]:
-    """The first peak within whose reach each position lies, or `NOBODY`."""
-    owner = np.full(len(positions), NOBODY)
-    if not len(peaks) or not len(positions):
+class KnownPeaks:
+    """Peaks, and arrays of where they are: of thousands only those near a position have to be looked at."""
+
+    def __init__(self, peaks: Sequence[Peak], dim: int) -> None:
+        self.peaks = list(peaks)
+        self.locations = np.array([peak.location for peak in peaks]).reshape(-1, dim)
+        self.radius = np.array([peak.radius for peak in peaks])
+
+    def add(self, peak: Peak) -> None:
+        self.peaks.append(peak)
+        self.locations = np.concatenate([self.locations, peak.location[None]])
+        self.radius = np.append(self.radius, peak.radius)
+
+    def owners(self, positions: Float[np.ndarray, "n dim"]) -> Int[np.ndarray, " n"]:
+        """The first peak within whose reach each position lies, or `NOBODY`."""
+        owner = np.full(len(positions), NOBODY)
+        near = self._near(positions)
+        for number in np.flatnonzero(near.any(axis=0)).tolist():
+            peak, free = self.peaks[number], np.flatnonzero(near[:, number] & (owner == NOBODY))
+            owner[free[peak.distance(positions[free]) < peak.reach]] = number
         return owner
-    near = _near(positions, peaks)
-    for number in np.flatnonzero(near.any(axis=0)).tolist():
-        free = np.flatnonzero(near[:, number] & (owner == NOBODY))
-        owner[free[peaks[number].distance(positions[free]) < peaks[number].reach]] = number
-    return owner
 
-
-def _near(positions: Float[np.ndarray, "n dim"], peaks: Sequence[Peak]) -> Bool[np.ndarray, "n peaks"]:
-    """Which positions may be within the reach of which peaks: of hundreds only these have to be looked at."""
-    locations, radius = np.stack([peak.location for peak in peaks]), np.array([peak.radius for peak in peaks])
-    sizes = np.sum(positions**2, axis=1)[:, None] + np.sum(locations**2, axis=1)
-    rounding = 1e-9 * sizes
-    return sizes - 2 * positions @ locations.T <= radius**2 + rounding
+    def _near(self, positions: Float[np.ndarray, "n dim"]) -> Bool[np.ndarray, "n peaks"]:
+        """Which positions may be within the reach of which peaks."""
+        sizes = np.sum(positions**2, axis=1)[:, None] + np.sum(self.locations**2, axis=1)
+        rounding = 1e-9 * sizes
+        return sizes - 2 * positions @ self.locations.T <= self.radius**2 + rounding
 
 
 def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], widest: float) -> Settled:
@@ -59,10 +68,10 @@ def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], wides
 
     Then a chart stands for the best point of its mode.
     """
-    known, flat, dropped = list(peaks), [], Counter[str]()
+    known, flat, dropped = KnownPeaks(peaks, target.dim), [], Counter[str]()
     rows = np.flatnonzero(descents.usable)
     owner = np.full(len(descents.position), NOBODY)
-    owner[rows] = assign(descents.position[rows], known)
+    owner[rows] = known.owners(descents.position[rows])
     on_flat = np.zeros(len(owner), bool)
     new = rows[owner[rows] == NOBODY]
     heights, cost = logdensities(target, descents.position[new]), len(new)
@@ -78,17 +87,17 @@ def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], wides
             flat.append(found.location)
             on_flat[n] = True
         else:
-            owner[n] = assign(found.location[None], known)[0]
+            owner[n] = known.owners(found.location[None])[0]
             if owner[n] == NOBODY:
-                owner[n] = len(known)
-                known.append(found)
+                owner[n] = len(known.peaks)
+                known.add(found)
                 free = rows[owner[rows] == NOBODY]
                 owner[free[found.distance(descents.position[free]) < found.reach]] = owner[n]
     lost = ~descents.usable if descents.covered is None else ~descents.usable & ~descents.covered
     dropped["unusable"] = int(lost.sum())
     return Settled(
         owner,
-        tuple(known),
+        tuple(known.peaks),
         np.array(flat).reshape(-1, target.dim),
         on_flat,
         {why: num for why, num in dropped.items() if num},

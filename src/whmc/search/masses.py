@@ -44,6 +44,10 @@ NEGLIGIBLE = 15.0
 FEWEST_EFFECTIVE = 10.0
 """With fewer effective draws the error is infinite: one draw outweighs the others, and a heavier one may be missing."""
 
+NATS_A_DIMENSION = 0.4
+"""Log mass that a chart can miss for each dimension: a product of Student-t with two degrees of freedom, whose chart is
+that of its curvature, lacks .36. Where importance draws tell nothing, the mass is known to within this."""
+
 Doubtful = Callable[[Float[np.ndarray, " size"], Float[np.ndarray, " size"]], Bool[np.ndarray, " size"]]
 """From log shares and their errors: whether they are not known well enough."""
 
@@ -106,6 +110,9 @@ def weigh(
         log_mass[again], error[again] = log_mean(log_ratio + shares)
         cost += len(again) * MANY_DRAWS
     unseen = ~np.isfinite(log_mass)  # not one draw inside the support
+    # one draw outweighs all others: it may have fallen into a mode that nobody has found, far out in the tails
+    most = laplace + np.where([peak.at_peak for peak in peaks], NATS_A_DIMENSION * target.dim, np.inf)
+    log_mass = np.where(np.isinf(error), np.minimum(log_mass, most), log_mass)
     return Masses(np.where(unseen, laplace, log_mass), error, cost, log_known)
 
 

@@ -44,6 +44,10 @@ SETTLED_NUM = 0.5
 """The search stops when the next start finds a new mode with less than this (Good-Turing) chance, and less than this
 (Chao) number of them is missing: of two hundred modes one may be missing at any such chance."""
 
+PEAK_NUMBERS = 32_768
+"""A search with more modes than the library takes goes on up to this number over D² of them, so that the heaviest can
+be kept: to polish one takes some 2 D gradients, and a matrix of D²."""
+
 MAX_STARTS = 4096
 MAX_LOOSE_POINTS = 64
 """Points of flat or unpeaked modes that are followed up by local chains."""
@@ -180,9 +184,14 @@ def run_finder(
         settled = finder.num_starts is None and taken >= FEWEST_STARTS and _settled(state, found, taken - last_new)
         next_cost = state.num_gradients - before.num_gradients
         enough = state.num_gradients + next_cost > until and state.even
-        if settled or enough or len(state.peaks) > state.max_modes:
+        if settled or enough or len(state.peaks) > most_peaks(state.max_modes, target.dim):
             break
     return state
+
+
+def most_peaks(max_modes: int, dim: int) -> int:
+    """Peaks that a search goes on with: more than the library takes, if they cost little."""
+    return max(max_modes, PEAK_NUMBERS // dim**2)
 
 
 def _batch_size(taken: int, dim: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from whmc._shapes import Array, Bool, Float, Int
 from whmc.modes.library import ModeLibrary
-from whmc.search.masses import Masses, laplace_masses, weigh
+from whmc.search.masses import NATS_A_DIMENSION, Masses, laplace_masses, weigh
 from whmc.search.mode_search import LIGHTEST_KEPT_SHARE, SearchState, with_cost
 from whmc.search.peak import bands_of
 from whmc.target.target import Target
@@ -19,10 +19,6 @@ SAFE_ERRORS = 3.0
 
 LARGE_HIT_SHARE = 0.25
 """A mode that a larger share of the independent starts hit is never left out, whatever it seems to weigh."""
-
-NATS_A_DIMENSION = 0.4
-"""Log mass that a chart can miss for each dimension: a product of Student-t with two degrees of freedom, whose chart is
-that of its curvature, lacks .36. Where importance draws tell nothing, the mass is known to within this."""
 
 REASONS = {
     "saddle": "at saddle points",
@@ -149,12 +145,20 @@ def account(state: SearchState, num_found: int, num_capped: int) -> dict[str, An
 
 
 def _masses(state: SearchState, target: Target, key: Array) -> Masses:
-    """By Laplace's formula, unless that may mislead: where a mode would be left out, or has no peak."""
+    """By Laplace's formula, unless that may mislead: where a mode would be left out, or has no peak.
+
+    Modes that are too light by all that the formula can miss are not weighed: of thousands few are left.
+    """
     laplace = laplace_masses(state.peaks)
     alike = all(peak.at_peak for peak in state.peaks)
     if alike and not light_modes(laplace, state).any():
         return laplace
-    return weigh(target, state.peaks, key, partial(doubtful, dim=target.dim))
+    unknown = dataclasses.replace(laplace, error=np.full(len(state.peaks), np.inf))
+    near = np.flatnonzero(~light_modes(unknown, state)) if alike else np.arange(len(state.peaks))
+    found = weigh(target, [state.peaks[k] for k in near.tolist()], key, partial(doubtful, dim=target.dim))
+    log_mass, error = laplace.log_mass.copy(), laplace.error.copy()
+    log_mass[near], error[near] = found.log_mass, found.error
+    return Masses(log_mass, error, found.num_gradients)
 
 
 def light_modes(masses: Masses, state: SearchState) -> Bool[np.ndarray, " peaks"]:
