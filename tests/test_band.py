@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 import whmc
+from whmc.kernels.trajectory import mean_precision
 from whmc.modes.band import BandShapes, band_product, banded_scale, coupled, coupled_back, uncoupled, uncoupled_back
 from whmc.modes.curvature import BAND_WIDTHS, expand
 from whmc.modes.mixture import log_components, log_components_of, log_mixture
@@ -182,6 +183,34 @@ def test_other_curvature_is_not_taken_for_a_band():
     factor = rng.standard_normal((40, 40)) / np.sqrt(40) + np.eye(40)
     assert expand(gaussian(factor.T @ factor), np.zeros(40), diagonal=True).beside is None
     assert expand(gaussian(np.diag(rng.uniform(1, 5, 40))), np.zeros(40), diagonal=True).beside is None
+
+
+def test_stiff_coordinates_do_not_speak_for_a_band_beside_them():
+    matrix, _, beside = precision_of(40, 1)
+    whole = np.zeros((50, 50))
+    whole[:40, :40], whole[40:, 40:] = matrix, 1e6 * np.eye(10)
+    around = expand(gaussian(whole), np.full(50, 0.1), diagonal=True)
+    np.testing.assert_allclose(around.beside[:, :40], beside, rtol=1e-4, atol=1e-4 * np.abs(beside).max())
+
+
+def test_a_direction_without_curvature_makes_no_band():
+    """A random walk without a level."""
+    walk = np.diff(np.eye(30), axis=0)
+    around = expand(gaussian(walk.T @ walk), np.zeros(30), diagonal=True)
+    assert around.beside is not None
+    assert around.curvature(10.0).coupling is None
+
+
+def test_precisions_of_bands():
+    library, precisions = library_of(10, 2)
+    expected = np.array([0.5, 0.3, 0.2]) @ [np.diagonal(matrix) for matrix in precisions]
+    np.testing.assert_allclose(mean_precision(library), expected, rtol=1e-9)
+
+
+def test_bands_that_differ_are_two_modes():
+    library, _ = library_of(10, 2)
+    twice = library.add(library.location[0], library.scale[0], coupling=-library.coupling_of(0))
+    assert merge_duplicates(twice).size == 4
 
 
 def test_newton_steps_polish_a_band_in_high_dimension():

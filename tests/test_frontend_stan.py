@@ -279,6 +279,14 @@ def test_rows_share_threads_only_where_the_library_can(library, switches, monkey
     np.testing.assert_allclose(scores, [score for _, score in expected], rtol=1e-13)
 
 
+def test_a_position_of_another_length_is_refused(library):
+    """Stan would read past its end, and write there."""
+    box = from_stan(library(), {"mu": 0.5}).logdensity.box
+    for call in (box.evaluate, box.constrain):
+        with pytest.raises(ValueError, match="this Stan model has 2 coordinates"):
+            call(np.zeros((1, 3)))
+
+
 def test_a_cheap_model_is_not_spread(library, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     box = StanBox(bridgestan.StanModel(library("THREADS"), '{"mu": 0}', warn=False))

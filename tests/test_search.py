@@ -220,7 +220,6 @@ def test_a_full_library_says_so():
     np.testing.assert_allclose(laplace, heaviest / heaviest.sum(), rtol=0.1)
 
 
-@pytest.mark.ci
 def test_of_more_modes_than_it_may_keep_a_search_keeps_the_heaviest():
     """Basins are equal and weights are not: the first starts find hardly any of the heaviest."""
     rng = np.random.default_rng(0)
@@ -244,6 +243,7 @@ def test_hundreds_of_modes_in_equal_basins_are_found_and_weighed():
     assert abs(result.log_evidence - shape.log_evidence) < 4.5 * result.log_evidence_se
 
 
+@pytest.mark.ci
 def test_points_on_a_shell_become_one_chart_with_its_moments():
     case = shells(5)
     search = whmc.search_modes(case.target, seed=0)

@@ -145,6 +145,13 @@ def test_a_mode_that_nobody_has_found_lends_its_mass_to_no_other():
     assert np.all(gain < NATS_A_DIMENSION + 0.2)
 
 
+def test_a_chart_around_a_hollow_is_weighed_beside_others():
+    """Its location has no density, so that Laplace's formula says nothing."""
+    hollow = peak([9.0, 0.0, 0.0], logdensity=-np.inf, at_peak=False)
+    masses = weigh(four().target, [peaks_of(four())[0], hollow], jax.random.key(0))
+    assert np.all(np.isfinite(masses.log_mass))
+
+
 def test_masses_do_not_hang_on_laplace_or_moments():
     """Relative to one another Laplace's formula and that of moments are off by more than e^10 here."""
     target, means = heavy_tails()

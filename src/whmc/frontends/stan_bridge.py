@@ -31,7 +31,7 @@ _loaded: dict[str, int] = {}
 
 def open_model(model: Any, data: Any, seed: int) -> Any:
     """A `bridgestan.StanModel`: the one given, or made from a library, a .stan file or a program's text."""
-    if hasattr(model, "log_density_gradient") and hasattr(model, "param_unc_num"):
+    if all(hasattr(model, name) for name in ("log_density_gradient", "param_unc_num", "stanlib", "model")):
         if data is not None:
             raise ValueError("a StanModel has its data already: leave data out, or give the path of its library")
         return model
@@ -137,7 +137,7 @@ class StanBox(BlackBox):
         self, points: Float[np.ndarray, "n dim"]
     ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n dim"]]:
         """Row by row; those of a costly model without Python's lock, and spread over threads where the library can."""
-        points = np.ascontiguousarray(points, float)
+        points = self._rows(points)
         values, scores = np.empty(len(points)), np.zeros(points.shape)
 
         def run(rows: Sequence[int], gradient: Call) -> None:
@@ -152,8 +152,8 @@ class StanBox(BlackBox):
                     values[n], scores[n] = -np.inf, 0.0
 
         every = range(len(points))
-        began = time.perf_counter()
         with self._turn:
+            began = time.perf_counter()
             run(every[:1], self._gradient)
             rest = every[1:]
             if (time.perf_counter() - began) * len(rest) < WORTH_THREADS:
@@ -164,6 +164,13 @@ class StanBox(BlackBox):
                 parts = [rest[k :: self.threads] for k in range(self.threads)]
                 list(_pool(self.threads).map(run, parts, [self._gradient_beside] * self.threads))
         return values, scores
+
+    def _rows(self, points: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        """The positions as Stan reads them, by their address: of another length it would read past their end."""
+        rows = np.ascontiguousarray(points, float)
+        if rows.shape[1:] != (self.dim,):
+            raise ValueError(f"a position has shape {rows.shape[1:]}, but this Stan model has {self.dim} coordinates")
+        return rows
 
     @property
     def _turn(self) -> contextlib.AbstractContextManager[Any]:
@@ -180,7 +187,7 @@ class StanBox(BlackBox):
         """Parameters, then transformed parameters, then generated quantities; NaN where Stan refuses."""
         rng = self.model.new_rng(seed) if generated else None
         size = self.model.param_num(include_tp=transformed, include_gq=generated)
-        points, found = np.ascontiguousarray(points, float), np.full((len(points), size), np.nan)
+        points, found = self._rows(points), np.full((len(points), size), np.nan)
         constrain = _function(self.model.stanlib, "bs_param_constrain")
         place, value, message = points.ctypes.data, found.ctypes.data, ctypes.c_char_p()
         with ONE_AT_A_TIME:

@@ -8,6 +8,7 @@ from whmc._shapes import Array, Float, Int
 from whmc.kernels.base import ChainState, StepInfo, metropolis, place
 from whmc.kernels.random import Noise
 from whmc.kernels.wormhole import AbstractJump, Choice
+from whmc.modes.band import Bands
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_responsibility, pick
 from whmc.target.target import Evaluation, Target
@@ -107,6 +108,8 @@ def mean_precision(library: ModeLibrary) -> Float[Array, " dim"]:
     """Diagonal of the weighted mean of the charts' precisions: stiff enough for the narrowest."""
     inverse = library.inverse_scale
     precisions = inverse**2 if library.diagonal else jnp.sum(inverse**2, axis=1)
+    if isinstance(library.bend, Bands):
+        precisions = precisions * library.bend.squares()
     return jnp.exp(library.log_weight) @ precisions
 
 

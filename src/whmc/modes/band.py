@@ -33,18 +33,22 @@ NEGLIGIBLE_POWER = 1e-18
 
 
 def banded_scale(
-    diagonal: Float[np.ndarray, " dim"], beside: Float[np.ndarray, "width dim"]
+    diagonal: Float[np.ndarray, " dim"], beside: Float[np.ndarray, "width dim"], flat_share: float = 0.0
 ) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, "width dim"]] | None:
-    """S and the couplings g of a precision with this diagonal and P_{j+m,j} in row m - 1; None: it is not positive."""
+    """S and the couplings g of a precision with this diagonal and P_{j+m,j} in row m - 1.
+
+    None where it is not positive, or some direction has no more than `flat_share` of the curvature of its coordinate.
+    """
     from scipy.linalg import LinAlgError, cholesky_banded  # late: most runs need none
 
     try:
         factor = cholesky_banded(np.concatenate([diagonal[None], beside]), lower=True)
     except LinAlgError:
         return None
+    if np.any(factor[0] ** 2 <= flat_share * diagonal):
+        return None
     scale = 1 / factor[0]
-    ratio = factor[1:] * scale  # M_{j,j+m}
-    return scale, np.stack([row * _ahead(scale, m) / scale for m, row in enumerate(ratio, 1)])
+    return scale, np.stack([row * _ahead(scale, m) for m, row in enumerate(factor[1:], 1)])
 
 
 def band_product(
@@ -173,7 +177,10 @@ class Bands:
         for level, power in enumerate(powers):
             there = np.concatenate([sizes[:, 2**level :], np.ones_like(sizes)], axis=1)[:, :blocks]
             scaled.append(sizes[..., None] * power / there[:, :, None, :])
-        return cls(*jax.device_put((coupling, beside, inverse, np.stack(scaled, axis=1))))
+        together = np.stack(scaled, axis=1)
+        if not np.all(np.isfinite(together)):
+            raise ValueError("couplings of bands are so large that they have no inverse in floating point")
+        return cls(*jax.device_put((coupling, beside, inverse, together)))
 
     def straightened(self, z: Float[Array, "capacity dim"]) -> tuple[Float[Array, " n"], float]:
         """|x|² and log|dz/dx| in every chart, from the whitened coordinates z of each."""
@@ -181,6 +188,13 @@ class Bands:
         for m in range(1, self.coupling.shape[1] + 1):
             x = x + self.coupling[:, m - 1] * _shifted(z, m)
         return jnp.sum(x**2, axis=-1), 0.0
+
+    def squares(self) -> Float[Array, "capacity dim"]:
+        """The diagonal of G^T G in every chart."""
+        found = jnp.ones_like(self.coupling[:, 0])
+        for m in range(1, self.coupling.shape[1] + 1):
+            found = found + _shifted(self.coupling[:, m - 1] ** 2, -m)
+        return found
 
 
 @pytree

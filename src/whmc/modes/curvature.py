@@ -66,7 +66,7 @@ class Expansion(NamedTuple):
 
     def curvature(self, widest: float) -> Curvature:
         """The scale of a chart, mended where it has to be; see `mended`."""
-        found = None if self.beside is None else banded_scale(self.precision, self.beside)
+        found = None if self.beside is None else banded_scale(self.precision, self.beside, FLAT_SHARE)
         return mended(self.precision, widest=widest) if found is None else Curvature(found[0], 0, 0, found[1])
 
 
@@ -171,8 +171,9 @@ def _band(
         if not np.all(usable):
             break
         found, beside = _band_of(-0.5 * seen, step, width)
-        error = band_product(found, beside, anywhere) + 0.5 * rise[0]
-        if np.linalg.norm(error) <= BAND_ERROR * np.linalg.norm(0.5 * rise[0]):
+        # in units of each coordinate's own length, so that stiff ones do not speak for all
+        error, whole = (band_product(found, beside, anywhere) + 0.5 * rise[0]) * step, 0.5 * rise[0] * step
+        if np.linalg.norm(error) <= BAND_ERROR * np.linalg.norm(whole):
             return (found, beside, spent) if width else (diagonal, None, spent)
     return diagonal, None, spent
 

@@ -2,7 +2,7 @@
 
 Chart k has a location mu_k, a scale L_k (Sigma_k = L_k L_k^T), a weight omega_k and a step size. The
 position of theta in chart k is z = L_k^{-1} (theta - mu_k). Unused places have log_weight -inf, so a
-fuller library is new data and never a new shape until the capacity doubles.
+fuller library is new data and never a new shape until the capacity doubles (or a band is wider than all others).
 
 A chart may be bent (`bend.py`): then z is bent into theta, and x, which z is bent from, is its coordinate. In many
 dimensions, where scales are diagonal, its coordinates may be coupled to their neighbours instead (`band.py`).
@@ -193,7 +193,7 @@ class ModeLibrary:
 
     def coupling_of(self, k: int) -> Float[np.ndarray, "width dim"] | None:
         """The couplings of chart k to its neighbours, if the library has bands. Not under jit."""
-        return np.array(self.bend.coupling[k], float) if isinstance(self.bend, Bands) else None
+        return np.array(np.asarray(self.bend.coupling)[k], float) if isinstance(self.bend, Bands) else None
 
     def bendable(self) -> "ModeLibrary":
         """The same charts in a library that knows bends."""

@@ -2,13 +2,16 @@
 
 import numpy as np
 
-from whmc._shapes import Float
+from whmc._shapes import Float, Int
 from whmc.modes.band import Bands
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import chart_squares, log_components_of
 
 SAME_MODE_DISTANCE = 0.05
 """Two charts that are nearer than this, in Bhattacharyya's distance, describe the same mode."""
+
+SAME_COUPLING = 0.05
+"""And charts with bands only if their couplings differ by no more than this."""
 
 STUDENT_DOFS = (30.0, 10.0, 5.0, 3.0)
 """Degrees of freedom that are tried for the base of the charts, besides the Gaussian."""
@@ -52,7 +55,7 @@ def _bhattacharyya(library: ModeLibrary, first: int, second: int) -> float:
     if np.any(library.bent[[first, second]]):
         return np.inf  # the Gaussians of two bananas may be the same where the bananas are not
     if isinstance(library.bend, Bands):
-        return _banded_distance(library, first, second)
+        return _banded_distance(library, library.bend, np.array([first, second]))
     gap = np.subtract(*np.asarray(library.location)[[first, second]])
     a, b = np.asarray(library.covariance)[[first, second]]
     mean = 0.5 * (a + b)
@@ -65,9 +68,10 @@ def _bhattacharyya(library: ModeLibrary, first: int, second: int) -> float:
     return float(0.125 * square + log_det - 0.5 * log_dets.sum())
 
 
-def _banded_distance(library: ModeLibrary, first: int, second: int) -> float:
-    """The same of charts with bands, which are taken to be alike: each location in the other's chart."""
-    pair = np.array([first, second])
+def _banded_distance(library: ModeLibrary, bands: Bands, pair: Int[np.ndarray, " 2"]) -> float:
+    """The same of charts with bands that are alike, by each location in the other's chart; of others it is infinite."""
+    if np.max(np.abs(np.subtract(*np.asarray(bands.coupling)[pair]))) > SAME_COUPLING:
+        return np.inf
     squares = chart_squares(library, np.asarray(library.location)[pair], pair)
     variance = np.asarray(library.covariance)[pair]
     log_det = 0.5 * np.sum(np.log(variance.mean(axis=0))) - 0.25 * np.sum(np.log(variance))

@@ -60,8 +60,8 @@ def sample(
 
     modes: locations (K, dim), or a ModeLibrary; without them the start region is searched. A wrong or missing mode
         costs speed or, if it is never reached, its weight; it never bends the rest.
-    finder: how to search, such as `MultiStart(1024)`; by default many starts and an annealed population. With `modes`,
-        the search adds to them; without a finder it is left out.
+    finder: how to search, such as `MultiStart(1024)`; by default many starts and, up to 800 dimensions, an annealed
+        population. With `modes`, the search adds to them; without a finder it is left out.
     adapt: "warmup" freezes kernel and library after the warm-up; a short search (below a thousand starts) goes on
         between its rounds, by the residual energy. "regeneration" goes on searching while chains run and lets a chain
         take a new kernel at its regenerations only (Algorithm 2); a chain's draws count from when the last mode was

@@ -134,7 +134,8 @@ def _arrival(peaks: Sequence[Peak], goal: Int[np.ndarray, " n"], width: Float[np
     if not len(numbers):
         return None
     known = [peaks[k] for k in numbers.tolist()]
-    in_charts = _stacked(known) if len(width) <= STACKED_UP_TO else _one_by_one(known)
+    dense = all(peak.scale.ndim == 2 for peak in known)
+    in_charts = _stacked(known) if dense and len(width) <= STACKED_UP_TO else _one_by_one(known)
     locations = np.stack([peak.location for peak in known]) / width
     squares = np.sum(locations**2, axis=1)
     # how far from a peak a descent may be that has arrived: most are farther away for most of the time

@@ -70,7 +70,7 @@ def search_modes(
     """A search for modes, with its report.
 
     finder: `MultiStart(num_starts)`, `Residual()`, `Tempered()`, or several, run one after the other; by default
-        many starts, then an annealed population.
+        many starts, then, up to 800 dimensions, an annealed population.
     known: charts that are known beforehand.
     max_modes: charts at most; the heaviest are kept.
     budget: gradients that the default finders take while nothing says that there is more to be found: all basins are

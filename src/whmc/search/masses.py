@@ -111,7 +111,7 @@ def weigh(
         cost += len(again) * MANY_DRAWS
     unseen = ~np.isfinite(log_mass)  # not one draw inside the support
     # one draw outweighs all others: it may have fallen into a mode that nobody has found, far out in the tails
-    most = laplace + np.where([peak.at_peak for peak in peaks], NATS_A_DIMENSION * target.dim, np.inf)
+    most = np.where([peak.at_peak for peak in peaks], laplace + NATS_A_DIMENSION * target.dim, np.inf)
     log_mass = np.where(np.isinf(error), np.minimum(log_mass, most), log_mass)
     return Masses(np.where(unseen, laplace, log_mass), error, cost, log_known)
 
@@ -162,7 +162,8 @@ def _overlaps(
         probes = draws[:: max(1, len(draws) // PROBES)]
         heights = log_components_of(library, probes)
         apart = np.max(heights - heights[k], axis=1)
-        near = np.fmax(apart, apart + guess - guess[k]) > -NEGLIGIBLE
+        with np.errstate(invalid="ignore"):  # the guess of a chart around a hollow is -inf
+            near = np.fmax(apart, apart + guess - guess[k]) > -NEGLIGIBLE
         near[k] = False
         charts = np.append(k, np.flatnonzero(near))
         weight = np.asarray(library.log_weight)[charts]

@@ -70,7 +70,7 @@ def _polish_diagonal(
 ) -> tuple[Peak | str, int]:
     """In high dimension: Newton steps where the curvature is a band; else a longer descent, and the diagonal of the
     curvature by probes."""
-    peak, cost = _polish_band(target, position, width, widest)
+    peak, position, cost = _polish_band(target, position, width, widest)
     if peak is not None:
         return peak, cost
     end = descend(target, position[None], region=width, tolerance=1e-9)
@@ -90,9 +90,13 @@ def _polish_diagonal(
 
 def _polish_band(
     target: Target, position: Float[np.ndarray, " dim"], width: Float[np.ndarray, " dim"], widest: float
-) -> tuple[Peak | None, int]:
-    """The peak that Newton steps reach while the curvature is a band; each costs as many gradients in any dimension."""
-    cost = 0
+) -> tuple[Peak | None, Float[np.ndarray, " dim"], int]:
+    """The peak that Newton steps reach while the curvature is a band, if any, and how far they came.
+
+    Each costs as many gradients in any dimension.
+    """
+    cost, gain = 0, np.inf
+    peak: Peak | None = None
     for _ in range(MAX_NEWTON_STEPS):
         around = expand(target, position, width, widest=widest, diagonal=True)
         cost, width = cost + around.num_gradients, around.width
@@ -100,15 +104,16 @@ def _polish_band(
         if chart is None or chart.coupling is None:
             break
         peak = Peak(position, around.logdensity, chart.scale, coupling=chart.coupling)
-        if _newton_gain(peak, around) < STATIONARY_GAIN:
-            return peak, cost
+        gain = _newton_gain(peak, around)
+        if gain < STATIONARY_GAIN:
+            break
         move = peak.unwhiten(peak.pulled(around.score[None]))[0] - position
         moved, tried = _uphill(target, position, move, around.logdensity)
         cost += tried
         if moved is None:
             break
         position = moved
-    return None, cost
+    return (peak if gain < SMALL_GAIN else None), position, cost
 
 
 def _newton_gain(peak: Peak, around: Expansion) -> float:

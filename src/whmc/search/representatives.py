@@ -8,7 +8,7 @@ import numpy as np
 
 from whmc._shapes import Array, Float
 from whmc.keys import Stream, generator, stream_key
-from whmc.modes.curvature import expand, spread
+from whmc.modes.curvature import expand, mended, spread
 from whmc.modes.library import DIAGONAL_FROM
 from whmc.search.finders import MultiStart
 from whmc.search.mode_search import run_finder, start_search
@@ -97,7 +97,7 @@ def _scale(
 ) -> np.ndarray:
     """L of the chart at a location, or its diagonal."""
     widest, diagonal = spread(target, all_of_them), target.dim >= DIAGONAL_FROM
-    return expand(target, location, diagonal=diagonal).curvature(widest).scale
+    return mended(expand(target, location, diagonal=diagonal).precision, widest=widest).scale
 
 
 def _times(rows: np.ndarray, scale: np.ndarray) -> np.ndarray:

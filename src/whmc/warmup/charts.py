@@ -51,13 +51,15 @@ def fit_charts(
             location[k], scale[k] = curvature.location[k], curvature.scale[k]
             continue
         fit, held, coupling = mine[::2], mine[1::2], library.coupling_of(k)
+        # with a band only location and size are learned: single scales of coupled coordinates mean little
+        shares = SHARES if coupling is None else SHARES[:2]
         scores = [
             _unevenness(
                 *_blend(curvature, k, position[fit], share, coupling), position[held], logdensity[held], coupling
             )
-            for share in SHARES
+            for share in shares
         ]
-        share = SHARES[int(np.argmin(scores))]
+        share = shares[int(np.argmin(scores))]
         location[k], scale[k] = _blend(curvature, k, position[mine], share, coupling)
     return ChartShapes(location, scale)
 
