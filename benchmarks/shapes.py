@@ -11,6 +11,8 @@ Seconds: search, prepare, compile, warm-up, sampling, and those of the whole cal
 
 Promise: no run is wrong without an alarm, and every evidence is inside of its bounds. Late and failed runs keep no
 promise either.
+
+With --peers the same targets are run by us and by others, in turn: see `peers/race.py`.
 """
 
 import argparse
@@ -18,10 +20,12 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
 import whmc
+from peers import race
 from whmc.estimate.weights import standard_error
 from whmc.testing import SHAPES
 
@@ -138,9 +142,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SHAPES)}; by default all")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=1, help="how many runs of each target")
+    parser.add_argument("--seeds", type=int, help="how many runs of each target: one unless told")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for one process")
     parser.add_argument("--one", action="store_true", help="run one target here and print its row as JSON")
+    parser.add_argument("--peers", action="store_true", help="beside peers, five seeds unless told: peers/race.py")
+    parser.add_argument("--budget", type=float, default=60.0, help="with --peers: seconds of parallel tempering")
+    parser.add_argument("--out", type=Path, help="with --peers: JSON of all runs")
+    parser.add_argument("--race-one", choices=race.RUNS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     unknown = set(options.names) - set(SHAPES)
     if unknown:
@@ -148,10 +156,16 @@ def main():
     if options.one:
         print(json.dumps(run(options.names[0], options.seed)))
         return 0
+    if options.race_one:
+        print(race.one(options.names[0], options.race_one, options.seed, options.budget))
+        return 0
+    if options.peers:
+        race.race(options.names or list(SHAPES), options.seeds or 5, options.budget, options.limit, options.out)
+        return 0
     broken = []
     head()
     for name in options.names or SHAPES:
-        for seed in range(options.seed, options.seed + options.seeds):
+        for seed in range(options.seed, options.seed + (options.seeds or 1)):
             row, trouble = fresh(name, seed, options.limit)
             if trouble is not None:
                 print(f"{name:15s} {seed:4d} {row}: {trouble}", flush=True)
