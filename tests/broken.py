@@ -1,7 +1,7 @@
 """Kernels with one fault each: the invariance test must find every one of them."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -84,17 +84,6 @@ class LocalWithoutResponsibility(AbstractKernel):
 
 
 @pytree
-class WithoutVolume(AbstractKernel):
-    """A kernel whose ratios leave out the volume of bent charts; the mixture of its library is right."""
-
-    inner: AbstractKernel
-
-    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
-        whole = VolumelessLibrary(*(getattr(library, field.name) for field in dataclasses.fields(ModeLibrary)))
-        return self.inner.step(noise, state, target, whole)
-
-
-@pytree
 class VolumelessBend(Bend):
     """The map of a bend, and no log-determinant."""
 
@@ -108,17 +97,6 @@ class VolumelessLibrary(ModeLibrary):
 
     def bend_of(self, label: Array) -> Bend:
         return VolumelessBend(super().bend_of(label).row)
-
-
-@pytree
-class WithoutCouplings(AbstractKernel):
-    """A kernel that starts as if its charts had no bands, and lands as if they had; the mixture is right."""
-
-    inner: AbstractKernel
-
-    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
-        whole = HalfBandedLibrary(*(getattr(library, field.name) for field in dataclasses.fields(ModeLibrary)))
-        return self.inner.step(noise, state, target, whole)
 
 
 @pytree
@@ -136,6 +114,26 @@ class HalfBandedLibrary(ModeLibrary):
     def bend_of(self, label: Array) -> Band:
         band = super().bend_of(label)
         return HalfBand(band.beside, band.inverse, band.powers)
+
+
+@pytree
+class WithoutVolume(AbstractKernel):
+    """A kernel whose ratios leave out the volume of bent charts; the mixture of its library is right."""
+
+    kind: ClassVar[type[ModeLibrary]] = VolumelessLibrary
+
+    inner: AbstractKernel
+
+    def move(self, noise: Array, state: ChainState, target: Target, library: ModeLibrary) -> tuple[ChainState, Any]:
+        whole = self.kind(*(getattr(library, field.name) for field in dataclasses.fields(ModeLibrary)))
+        return self.inner.step(noise, state, target, whole)
+
+
+@pytree
+class WithoutCouplings(WithoutVolume):
+    """A kernel that starts as if its charts had no bands, and lands as if they had; the mixture is right."""
+
+    kind: ClassVar[type[ModeLibrary]] = HalfBandedLibrary
 
 
 @pytree
