@@ -141,17 +141,24 @@ SOME = {"bent": ("two-scale", "three", "rotated", "log-gamma", "shells"), "bande
 """Problems on which bent and banded charts are tried: a block is compiled anew for them, and some of the problems
 do."""
 
-IN_LARGEST = ("cycle",)
-"""Kernels that every change tries in D = 20, which takes ten seconds and more: the one that has the others in it."""
+SHARE = {"diagonal": 5, "bent": 2, "banded": 1}
+"""On how many of its problems, in turn, a kernel is tried with these charts before a change is taken; the default cycle
+on all. Student-t charts share what is compiled for Gaussian ones, so they are tried everywhere. The rest is `slow`."""
 
 
-def runs_at_every_change(kernel: str, chart: str, target: str) -> bool:
-    """The rule for the part of kernel x chart x target that `make test` runs: the whole product is `ci`.
+AT_EVERY_CHANGE = ("local", "wormhole", "independence", "cycle")
+"""Kernels that every change tries, with Gaussian charts on the smallest problem: the default cycle and its moves."""
 
-    Gaussian charts on the smallest problem; on the largest the default cycle.
-    """
-    cheap = target == SMALLEST or (target == LARGEST and kernel in IN_LARGEST)
-    return chart == "Gaussian" and cheap
+
+def mark_of(kernel: str, chart: str, target: str) -> pytest.MarkDecorator | None:
+    """When kernel x chart x target is tried; None: at every change."""
+    if kernel in AT_EVERY_CHANGE and chart == "Gaussian" and target == SMALLEST:
+        return None
+    tried = list(SOME.get(chart, PROBLEMS))
+    share = SHARE.get(chart, len(tried)) if kernel != "cycle" else len(tried)
+    first = list(KERNELS).index(kernel) * share
+    in_turn = {tried[(first + n) % len(tried)] for n in range(share)}
+    return pytest.mark.ci if target in in_turn else pytest.mark.slow
 
 
 def kernels_charts_targets() -> list:
@@ -163,7 +170,7 @@ def kernels_charts_targets() -> list:
             target,
             marks=[
                 pytest.mark.xdist_group(f"{kernel} {target}"),
-                *([] if runs_at_every_change(kernel, chart, target) else [pytest.mark.ci]),
+                *filter(None, [mark_of(kernel, chart, target)]),
             ],
         )
         for kernel in KERNELS

@@ -18,7 +18,7 @@ from whmc.search.residual import log_tempered
 from whmc.storage.serialize import pack, unpack
 from whmc.testing.shapes import ar1_pair
 
-SIZES = [(7, 1), (10, 2), (11, 3), (40, 4), (65, 1)]
+SIZES = [(10, 2), (11, 3), *(pytest.param(*size, marks=pytest.mark.ci) for size in ((7, 1), (40, 4), (65, 1)))]
 """Dimensions and widths; blocks of the width divide some of the dimensions and not others."""
 
 

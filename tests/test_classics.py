@@ -12,6 +12,8 @@ from scipy.stats import chisquare
 from whmc.testing import Problem, eggbox, gmm40, himmelblau, liang_wong, many_well, shells
 from whmc.testing.classics import classic_data
 
+pytestmark = pytest.mark.xdist_group("classics")  # its targets are made and compiled once, not in every worker
+
 CLASSICS = {
     "Liang-Wong A": lambda: liang_wong("A"),
     "Liang-Wong B": lambda: liang_wong("B"),

@@ -51,9 +51,10 @@ def test_fault_is_found(kernel, target):
     assert not report.passed, str(report)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "throat",
-    [None, *(pytest.param(throat, marks=pytest.mark.ci) for throat in (0, 6))],
+    [None, 0, 6],
     ids=["local", "jump", "throat"],
 )
 def test_a_bend_without_its_volume_is_found(throat):
@@ -64,7 +65,8 @@ def test_a_bend_without_its_volume_is_found(throat):
     assert not report.passed, str(report)
 
 
-@pytest.mark.parametrize("kernel", [whmc.LocalHMC(), pytest.param(whmc.Wormhole(), marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("kernel", [whmc.LocalHMC(), whmc.Wormhole()])
 def test_a_band_that_is_not_undone_is_found(kernel):
     case = problem("log-gamma")
     library = banded(case.library)

@@ -1,7 +1,7 @@
 """Every kernel leaves every target invariant, with right charts and wrong, and changes modes reversibly.
 
-Time: one case of the product of kernels, charts and targets takes 5 s of one core (16 s at most), most of it compiling.
-All 240 take 1200 s, the hundred steps 150 s, the wrong charts 140 s: 12 minutes on two cores.
+Most of the time goes into compiling: 5 to 8 s for each kernel, target and kind of chart. `contracts.mark_of` says which
+cases run when.
 """
 
 import numpy as np
@@ -27,6 +27,7 @@ from whmc.testing import invariance_test, reversibility_test
 MOVES_LITTLE = {("trajectory", "three"), ("trajectory", "rotated")}
 
 
+@pytest.mark.ci
 def test_the_smallest_and_the_largest_problem_are_what_they_are_called():
     dims = {name: problem(name).target.dim for name in PROBLEMS}
     assert dims[SMALLEST] == min(dims.values()) and dims[LARGEST] == max(dims.values())
@@ -53,7 +54,7 @@ def test_the_default_cycle_is_invariant_over_a_hundred_steps(target):
     assert report.moved > 0.99, str(report)
 
 
-@pytest.mark.parametrize("kernel", only_these_at_every_change(KERNELS, ["wormhole"]))
+@pytest.mark.parametrize("kernel", only_these_at_every_change(KERNELS, []))
 def test_wrong_charts_cost_speed_and_never_correctness(kernel):
     case = problem("two-scale")
     for name, library in wrong_libraries(case.library).items():

@@ -6,8 +6,11 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from whmc.keys import Stream, child, stream_key
+
+pytestmark = pytest.mark.xdist_group("keys")  # what derives them is compiled once, not in every worker
 
 SOURCE = Path(__file__).parent.parent / "src" / "whmc"
 

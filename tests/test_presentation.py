@@ -131,6 +131,7 @@ def test_adding_a_constant_to_the_log_density_changes_nothing():
         np.testing.assert_allclose(one.draws, two.draws, atol=1e-6)
 
 
+@pytest.mark.ci
 def test_blackjax_form_is_the_same_kernel():
     case = problem("rotated")
     library = case.library

@@ -209,7 +209,7 @@ def test_a_run_of_hardly_any_draws_is_alarmed():
     assert "few effective draws" in [alarm.name for alarm in result.alarms]
 
 
-@pytest.mark.parametrize("bends", [False, True])
+@pytest.mark.parametrize("bends", [False, pytest.param(True, marks=pytest.mark.ci)])
 def test_evidence_by_work_counts_its_gradients_and_agrees_with_the_bridge(bends):
     """In charts that fit, and in bent ones that do not.
 

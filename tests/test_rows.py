@@ -10,6 +10,8 @@ from whmc.frontends.workers import Message, Workers
 from whmc.modes.curvature import expand
 from whmc.target.rows import ROWS, _evaluate, evaluate_rows
 
+pytestmark = pytest.mark.xdist_group("rows")  # its targets are compiled once, not in every worker
+
 
 def bent(x):
     """A density with all second derivatives, none of them constant."""

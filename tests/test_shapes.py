@@ -25,6 +25,8 @@ from whmc.testing import (
 from whmc.testing.boltzmann import boltzmann_data
 from whmc.testing.robot import GOAL, LOG_EVIDENCE, NOISE, SPREAD, SQUARES, reached
 
+pytestmark = pytest.mark.xdist_group("shapes")  # its targets are made and compiled once, not in every worker
+
 NUM = 4000
 TESTED = [name for name in SHAPES if name not in ("rastrigin-3", "ar1-1000")]
 """The others are the same in another dimension."""
