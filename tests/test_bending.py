@@ -8,10 +8,11 @@ from test_split import banana, ring
 from whmc.modes.bend import BendShapes
 from whmc.modes.bending import LOOKED_AT, LOOKS, bend_charts, best_bend, may_bend
 from whmc.modes.fit_bend import BentChart, _Fit, fit_bend
+from whmc.modes.gaussian_mixture import GaussianMixture
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
 from whmc.modes.refine import merge_duplicates
-from whmc.modes.split import fit_mixtures
+from whmc.modes.split import best_mixture, fit_mixtures
 from whmc.testing import SHAPES
 
 
@@ -76,21 +77,33 @@ def test_the_height_is_the_likelihood_of_the_chart():
     np.testing.assert_allclose(gain, -fit.height, atol=1e-10)
 
 
+def straight(draws):
+    """The Gaussian of the draws as a chart, wide where they do not differ."""
+    factor = np.linalg.cholesky(np.cov(draws.T, bias=True) + 1e-9 * np.eye(draws.shape[1]))
+    none = np.zeros(draws.shape[1])
+    return BentChart(draws.mean(axis=0), factor, none, none, 0.0)
+
+
+def bend_of(draws):
+    """For draws of a mode that has the chart of their moments."""
+    return best_bend(straight(draws), draws)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_gaussian_is_not_bent(seed):
     rng = np.random.default_rng(seed)
-    assert best_bend(None, rng.standard_normal((500, 4)) @ rng.standard_normal((4, 4))) is None
+    assert bend_of(rng.standard_normal((500, 4)) @ rng.standard_normal((4, 4))) is None
 
 
 def test_too_few_draws_are_not_bent():
-    assert best_bend(None, twisted(179)[0]) is None and best_bend(None, twisted(400)[0]) is not None
+    assert bend_of(twisted(179)[0]) is None and bend_of(twisted(400)[0]) is not None
 
 
 @pytest.mark.parametrize(
     "draws", [np.zeros((300, 2)), np.stack([np.linspace(0, 1, 300)] * 2, axis=1), np.full((300, 2), 1e8)]
 )
 def test_degenerate_draws_are_not_bent(draws):
-    assert best_bend(None, draws) is None
+    assert bend_of(draws) is None
 
 
 def banana_ring_and_round():
@@ -130,10 +143,33 @@ def test_charts_that_share_the_draws_of_one_mode_are_not_bent():
 
 def test_bends_are_fitted_again_where_that_helps():
     few, many, held = (twisted(num, seed=seed)[0] for seed, num in enumerate((200, 4000, 4000)))
-    rough = best_bend(None, few)
+    rough = bend_of(few)
     better = best_bend(rough, many)
     assert np.mean(better.log_density(held) - rough.log_density(held)) > 0.05
     assert best_bend(better, few) is None  # fewer draws do no better
+
+
+def test_a_bend_must_gain_on_the_chart_that_the_mode_has():
+    """In D = 16 moments of few draws are so rough that a bend gains on them, and not on a chart that is right."""
+    draws = np.random.default_rng(3).standard_normal((400, 16))
+    draws[:, 1] += 0.7 * (draws[:, 0] ** 2 - 1)
+    exact = BentChart(np.zeros(16), np.diag([1.0, np.sqrt(1.98), *np.ones(14)]), np.zeros(16), np.zeros(16), 0.0)
+    assert best_bend(straight(draws[::2]), draws) is not None
+    assert best_bend(exact, draws) is None
+
+
+def test_gaussians_stand_beside_a_bent_chart():
+    """A banana with a blob beside it: the bend stays, and the blob gets a chart."""
+    rng = np.random.default_rng(3)
+    whole = np.concatenate([banana(3000)[0], np.array([0.0, 6.0]) + 0.5 * rng.standard_normal((1000, 2))])
+    whole, held = np.split(whole[rng.permutation(4000)], 2)
+    bend = fit_bend(banana(3000, seed=1)[0])
+    none = GaussianMixture(np.zeros(0), np.zeros((0, 2)), np.zeros((0, 2, 2)))
+    found = best_mixture(none, whole, 10.0, 16, bend)
+    alone = best_mixture(none, whole, 10.0, len(found.weight))
+    assert found.home is bend and 0.6 < found.home_share < 0.8
+    assert np.min(np.linalg.norm(found.mean - [0.0, 6.0], axis=1)) < 0.2
+    assert found.log_density(held).mean() > alone.log_density(held).mean() + 0.05
 
 
 def test_what_fits_already_is_left_alone():

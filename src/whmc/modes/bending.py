@@ -69,8 +69,7 @@ def bend_charts(
         k = int(np.flatnonzero(library.mode_of == m)[0])
         if not bent[k] and misfit_of(log_ratio[mode == m]) < MIN_BEND_GAIN:
             continue
-        now = BentChart.of(library, k) if bent[k] else None
-        found = best_bend(now, position[mode == m])
+        found = best_bend(BentChart.of(library, k), position[mode == m])
         if found is None:
             continue
         changed = True
@@ -85,15 +84,18 @@ def bend_charts(
     return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
 
 
-def best_bend(now: BentChart | None, draws: Float[np.ndarray, "n dim"]) -> BentChart | None:
-    """A bent chart that gives held-out draws enough more density than that of now, or than one Gaussian; else None."""
+def best_bend(now: BentChart, draws: Float[np.ndarray, "n dim"]) -> BentChart | None:
+    """A bent chart that gives held-out draws enough more density than that of now, and than one Gaussian if that is
+    straight; else None."""
     if len(draws) < FEWEST_DRAWS * (draws.shape[1] + 1):
         return None
     draws = draws[np.linspace(0, len(draws) - 1, min(len(draws), MAX_DRAWS_TO_BEND)).astype(int)]
     fit, held = draws[::2], draws[1::2]
-    found = fit_bend(fit, now)
+    found = fit_bend(fit, now if now.bent else None)
     if found is None:
         return None
-    before = (fit_gaussian_mixture(fit, 1) if now is None else now).log_density(held)
-    gain = np.mean(found.log_density(held) - before)
-    return fit_bend(draws, found, afresh=False) if gain > (MIN_BEND_GAIN if now is None else 0.0) else None
+    before = [now.log_density(held).mean()]
+    if not now.bent:
+        before.append(fit_gaussian_mixture(fit, 1).log_density(held).mean())
+    gain = found.log_density(held).mean() - max(before)
+    return fit_bend(draws, found, afresh=False) if gain > (0.0 if now.bent else MIN_BEND_GAIN) else None

@@ -63,6 +63,10 @@ class BentChart:
         return cls(charts.location[k], charts.scale[k], bend.axis, bend.curve, float(bend.stretch))
 
     @property
+    def bent(self) -> bool:
+        return bool(np.any(self.axis != 0))
+
+    @property
     def bends(self) -> BendShapes:
         return BendShapes(self.axis[None], self.curve[None], np.array([self.stretch]))
 

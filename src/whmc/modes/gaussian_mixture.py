@@ -4,6 +4,7 @@ scikit-learn has this too, but takes seconds to import.
 """
 
 import dataclasses
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +16,9 @@ MAX_EM_STEPS = 50
 TRIAL_EM_STEPS = 8
 """Steps of EM from each start. Only the best is taken further."""
 
+TRIAL_DRAWS = 1000
+"""Draws that these steps take, about: to tell a good start from a bad one they are enough."""
+
 LEAST_EM_GAIN = 1e-4
 """EM stops when a step gains less mean log density than this, in nats a draw."""
 
@@ -25,23 +29,42 @@ banana-shaped draws that gains .1 to .2 nats a draw over the one start."""
 RIDGE = 1e-6
 """Added to every variance, relative to the variance of all draws: no component shrinks to a point."""
 
+HOME_SHARES = (0.05, 0.95)
+"""Least and largest share of a density that stays beside the Gaussians: neither dies out."""
+
 PSEUDO_DRAWS = 1.0
 """Draws of the mean covariance within components that every component is credited with, for each dimension. A component
 of few draws then borrows its shape from the others; one of many keeps its own."""
 
 
+@runtime_checkable
+class Density(Protocol):
+    """Whatever gives draws a density."""
+
+    def log_density(self, draws: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class GaussianMixture:
-    """p(x) = Σ_k w_k N(x; m_k, L_k L_kᵀ)."""
+    """p(x) = h H(x) + (1 - h) Σ_k w_k N(x; m_k, L_k L_kᵀ).
+
+    home: H, a density that stays as it is; its share h is learned with the rest. None: Gaussians only, h = 0.
+    """
 
     weight: Float[np.ndarray, " size"]
     mean: Float[np.ndarray, "size dim"]
     factor: Float[np.ndarray, "size dim dim"]
+    home: Density | None = None
+    home_share: float = 0.0
+
+    def beside(self, home: Density, share: float) -> "GaussianMixture":
+        """These Gaussians beside another density, which has this share."""
+        return dataclasses.replace(self, home=home, home_share=share)
 
     def log_components(self, draws: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n size"]:
-        """log(w_k N(x; m_k, L_k L_kᵀ)) for every draw and component."""
-        constant = 0.5 * draws.shape[1] * np.log(2 * np.pi)
-        columns = []
+        """log((1 - h) w_k N(x; m_k, L_k L_kᵀ)) for every draw and component; the home, if there is one, comes first."""
+        constant = 0.5 * draws.shape[1] * np.log(2 * np.pi) - np.log1p(-self.home_share)
+        columns = [] if self.home is None else [np.log(self.home_share) + self.home.log_density(draws)]
         for weight, mean, factor in zip(self.weight, self.mean, self.factor, strict=True):
             z = (draws - mean) @ np.linalg.inv(factor).T
             log_det = np.sum(np.log(np.diagonal(factor)))
@@ -62,7 +85,8 @@ def fit_gaussian_mixture(draws: Float[np.ndarray, "n dim"], size: int) -> Gaussi
     z = (draws - centre) / sd
     rng = np.random.default_rng(0)
     starts = [_far_apart(z, size)] + [_spread_at_random(z, size, rng) for _ in range(RANDOM_STARTS if size > 1 else 0)]
-    trials = [climb(_from_seeds(z, seeds), z, TRIAL_EM_STEPS) for seeds in starts]
+    some = z[:: max(1, len(z) // TRIAL_DRAWS)]
+    trials = [climb(_from_seeds(z, seeds), some, TRIAL_EM_STEPS) for seeds in starts]
     best = climb(max(trials, key=lambda fit: fit.log_density(z).mean()), z)
     return GaussianMixture(best.weight, centre + sd * best.mean, sd[:, None] * best.factor)
 
@@ -71,13 +95,26 @@ def climb(
     mixture: GaussianMixture, draws: Float[np.ndarray, "n dim"], max_steps: int = MAX_EM_STEPS
 ) -> GaussianMixture:
     """EM from a mixture until a step gains next to nothing."""
-    height = -np.inf
+    home, height = mixture.home, -np.inf
+    if home is not None:
+        mixture = mixture.beside(_Known(home.log_density(draws)), mixture.home_share)
     for _ in range(max_steps):
         before = height
         mixture, height = em_step(mixture, draws)
         if height < before + LEAST_EM_GAIN:
             break
-    return mixture
+    return mixture if home is None else mixture.beside(home, mixture.home_share)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """A density that is known at the draws."""
+
+    rows: Float[np.ndarray, " n"]
+
+    def log_density(self, draws: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
+        del draws
+        return self.rows
 
 
 def em_step(mixture: GaussianMixture, draws: Float[np.ndarray, "n dim"]) -> tuple[GaussianMixture, float]:
@@ -87,7 +124,11 @@ def em_step(mixture: GaussianMixture, draws: Float[np.ndarray, "n dim"]) -> tupl
     """
     rows = mixture.log_components(draws)
     log_density = np.logaddexp.reduce(rows, axis=1)
-    return weighted_moments(draws, np.exp(rows - log_density[:, None])), float(log_density.mean())
+    share, height = np.exp(rows - log_density[:, None]), float(log_density.mean())
+    if mixture.home is None:
+        return weighted_moments(draws, share), height
+    home_share = float(np.clip(share[:, 0].mean(), *HOME_SHARES))
+    return weighted_moments(draws, share[:, 1:]).beside(mixture.home, home_share), height
 
 
 def weighted_moments(draws: Float[np.ndarray, "n dim"], share: Float[np.ndarray, "n size"]) -> GaussianMixture:

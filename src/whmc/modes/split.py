@@ -23,6 +23,10 @@ MIN_SPLIT_GAIN = 0.4
 acceptance improves by about this much; for smaller gains the extra rejections of local moves at chart boundaries
 outweigh it."""
 
+MIN_GAIN_BESIDE_BEND = 0.1
+"""The same for Gaussians beside a bent chart, which stays: a bend is one curve, and what the mode has besides it does
+not see. On the sensor network two to four of them gain .2 to .5."""
+
 MIN_FURTHER_GAIN = 0.1
 """Least further gain, in nats a draw, for which a mode that has several charts gets twice as many."""
 
@@ -37,7 +41,8 @@ MAX_DRAWS_TO_SPLIT = 6000
 """Draws of a mode that its charts are fitted to: with more it takes seconds."""
 
 HOME_SHARE = 0.05
-"""Of a mode's weight that its home keeps beside other charts: it is wider than they are, its tails reach further."""
+"""Of a mode's weight that a straight home keeps beside other charts: it is wider than they are, its tails reach
+further."""
 
 LEAST_ROOM, MAX_ROOM = 14, 36
 """Unused places that a library keeps for splits: enough for eight charts in one mode and four in another. Every place
@@ -79,8 +84,7 @@ def fit_mixtures(
     misfit = np.array([misfit_of(log_ratio[mode == m]) for m in range(len(charts))])
     found: dict[int, GaussianMixture] = {}
     for m in np.argsort(-misfit * np.bincount(mode, minlength=len(charts))).tolist():
-        now = _mixture_of(library, charts[m][1:])
-        home = BentChart.of(library, int(charts[m][0])) if library.bent[charts[m][0]] else None
+        now, home = _mixture_of(library, charts[m]), _bent_home(library, charts[m])
         fitted = best_mixture(now, position[mode == m], float(misfit[m]), room, home)
         if fitted is not None:
             found[m] = fitted
@@ -115,15 +119,15 @@ def misfit_of(log_ratio: Float[np.ndarray, " n"]) -> float:
 def best_mixture(
     now: GaussianMixture, draws: Float[np.ndarray, "n dim"], misfit: float, room: int, bent: BentChart | None = None
 ) -> GaussianMixture | None:
-    """Gaussians that give held-out draws enough more density than those of now; where there are none, than the bent
-    chart that the mode has, or than one Gaussian.
+    """Gaussians that give held-out draws enough more density than those of now; where there are none, than one
+    Gaussian. Where the mode has a bent chart they stand beside it, and have to gain on it.
 
     If more do not, the same number with more of EM, where that helps; None for no change. misfit: what can be gained at
     most, about. room: for so many more. Two do not see rings, four do, so four are always tried; more only while they
     gain.
     """
     size, dim = len(now.weight), draws.shape[1]
-    least = MIN_FURTHER_GAIN if size else MIN_SPLIT_GAIN
+    least = MIN_FURTHER_GAIN if size else MIN_SPLIT_GAIN if bent is None else MIN_GAIN_BESIDE_BEND
     if len(draws) < FEWEST_DRAWS * (dim + 1) or misfit < 0.5 * least:
         return None
     draws = draws[np.linspace(0, len(draws) - 1, min(len(draws), MAX_DRAWS_TO_SPLIT)).astype(int)]
@@ -136,8 +140,11 @@ def best_mixture(
         if more > max(4, 2 * (size if best is None else len(best.weight))):
             break
         found = fit_gaussian_mixture(fit, more)
+        if bent is not None:
+            found = climb(found.beside(bent, 0.5), fit)
         gain = found.log_density(held).mean() - height
-        if gain > least and len(draws) * found.weight.min() > FEWEST_OF_CHART * (dim + 1):
+        fewest = len(draws) * (1 - found.home_share) * found.weight.min()
+        if gain > least and fewest > FEWEST_OF_CHART * (dim + 1):
             best, least = found, gain + MIN_FURTHER_GAIN
     if best is None and size > 1 and height > now.log_density(held).mean():
         best = base
@@ -145,9 +152,17 @@ def best_mixture(
 
 
 def _mixture_of(library: ModeLibrary, charts: Int[np.ndarray, " some"]) -> GaussianMixture:
-    """Some charts, with weights that sum to one."""
+    """The charts of a mode besides its home, and beside that if it is bent, with weights that sum to one."""
     location, scale, log_weight, _ = (rows[charts] for rows in library.charts())
-    return GaussianMixture(np.exp(log_weight - np.logaddexp.reduce(log_weight)), location, scale)
+    weight = np.exp(log_weight[1:] - np.logaddexp.reduce(log_weight[1:]))
+    found, home = GaussianMixture(weight, location[1:], scale[1:]), _bent_home(library, charts)
+    share = float(np.exp(log_weight[0] - np.logaddexp.reduce(log_weight)))
+    return found if home is None or len(weight) == 0 else found.beside(home, share)
+
+
+def _bent_home(library: ModeLibrary, charts: Int[np.ndarray, " some"]) -> BentChart | None:
+    """The home of a mode with these charts, if it is bent."""
+    return BentChart.of(library, int(charts[0])) if library.bent[charts[0]] else None
 
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -158,7 +173,8 @@ def _charts(library: ModeLibrary, mine: np.ndarray, mode: int, mixture: Gaussian
     location, scale, log_weight, step_size = (rows[mine] for rows in library.charts())
     if mixture is None:
         return location, scale, log_weight, step_size, np.full(len(mine), mode)
-    weight = np.append(HOME_SHARE, (1 - HOME_SHARE) * mixture.weight)
+    share = HOME_SHARE if mixture.home is None else mixture.home_share
+    weight = np.append(share, (1 - share) * mixture.weight)
     if len(weight) == len(mine):
         steps = step_size  # tuned in the charts that these were fitted from
     else:
