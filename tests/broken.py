@@ -18,6 +18,7 @@ from whmc.modes.bend import Bend
 from whmc.modes.chart import apply
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, pick
+from whmc.modes.tail import Tail
 from whmc.target.target import Target
 
 
@@ -92,11 +93,22 @@ class VolumelessBend(Bend):
 
 
 @pytree
-class VolumelessLibrary(ModeLibrary):
-    """Bent charts without their volumes, and the right mixture."""
+class VolumelessTail(Tail):
+    """The map of a tail, and no log-determinant."""
 
-    def bend_of(self, label: Array) -> Bend:
-        return VolumelessBend(super().bend_of(label).row)
+    def log_volume(self, offset: Array) -> Array:
+        return jnp.zeros_like(super().log_volume(offset))
+
+
+@pytree
+class VolumelessLibrary(ModeLibrary):
+    """Charts that are bent or have tails, without their volumes, and the right mixture."""
+
+    def bend_of(self, label: Array) -> Bend | Tail:
+        found = super().bend_of(label)
+        if isinstance(found, Tail):
+            return VolumelessTail(found.heaviness, found.scale, found.inverse_scale)
+        return VolumelessBend(found.row)
 
 
 @pytree

@@ -18,6 +18,7 @@ from whmc.kernels.settings import default_kernel
 from whmc.modes.band import BandShapes
 from whmc.modes.bend import BendShapes
 from whmc.modes.library import ModeLibrary
+from whmc.modes.tail import TailShapes
 from whmc.target.rows import evaluate_rows
 from whmc.testing import Problem, gaussian_mixture, himmelblau, loggamma_pair, many_well, shells, two_scale_pair
 
@@ -76,6 +77,14 @@ def bent(library: ModeLibrary) -> ModeLibrary:
     return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
 
 
+def tailed(library: ModeLibrary) -> ModeLibrary:
+    """The charts with tails that have nothing to do with their modes."""
+    library = _dense(library)
+    location, scale, log_weight, step_size = library.charts()
+    heaviness = np.random.default_rng(7).uniform(0.0, 0.3, location.shape)
+    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=TailShapes(heaviness))
+
+
 def banded(library: ModeLibrary) -> ModeLibrary:
     """Diagonal charts with bands that have nothing to do with their modes."""
     library = _diagonal(library)
@@ -93,6 +102,7 @@ CHARTS = {
     "Student-t": lambda library: _dense(library, dof=4.0),
     "diagonal": _diagonal,
     "bent": bent,
+    "tailed": tailed,
     "banded": banded,
 }
 """Kinds of charts, each made from the library that fits a problem."""
@@ -137,11 +147,14 @@ def problem(name: str) -> Problem:
 SMALLEST, LARGEST = "line", "three"
 """The problems of least and most dimensions, D = 1 and D = 20; a test holds them to that."""
 
-SOME = {"bent": ("two-scale", "three", "rotated", "log-gamma", "shells"), "banded": ("log-gamma", "three")}
-"""Problems on which bent and banded charts are tried: a block is compiled anew for them, and some of the problems
-do."""
+SOME = {
+    "bent": ("two-scale", "three", "rotated", "log-gamma", "shells"),
+    "tailed": ("two-scale", "log-gamma", "three"),
+    "banded": ("log-gamma", "three"),
+}
+"""Problems on which these charts are tried: a block is compiled anew for them, and some of the problems do."""
 
-SHARE = {"diagonal": 5, "bent": 2, "banded": 1}
+SHARE = {"diagonal": 5, "bent": 2, "tailed": 1, "banded": 1}
 """On how many of its problems, in turn, a kernel is tried with these charts before a change is taken; the default cycle
 on all. Student-t charts share what is compiled for Gaussian ones, so they are tried everywhere. The rest is `slow`."""
 

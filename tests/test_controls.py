@@ -16,7 +16,7 @@ from broken import (
     WithoutCouplings,
     WithoutVolume,
 )
-from contracts import NUM_DRAWS, banded, bent, problem, wrong_libraries
+from contracts import NUM_DRAWS, banded, bent, problem, tailed, wrong_libraries
 from whmc.kernels.independence import Independence, log_regeneration
 from whmc.kernels.random import draw_noise
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
@@ -53,13 +53,13 @@ def test_fault_is_found(kernel, target):
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    "throat",
-    [None, 0, 6],
-    ids=["local", "jump", "throat"],
+    ("kind", "throat"),
+    [(bent, None), (bent, 0), (bent, 6), (tailed, None), (tailed, 0)],
+    ids=["bent local", "bent jump", "bent throat", "tailed local", "tailed jump"],
 )
-def test_a_bend_without_its_volume_is_found(throat):
+def test_a_chart_without_its_volume_is_found(kind, throat):
     case, kernel = problem("rotated"), whmc.LocalHMC() if throat is None else whmc.Wormhole(throat=throat)
-    library = bent(case.library)
+    library = kind(case.library)
     assert invariance_test(kernel, case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS).passed
     report = invariance_test(WithoutVolume(kernel), case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS)
     assert not report.passed, str(report)

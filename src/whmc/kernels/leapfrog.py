@@ -27,6 +27,7 @@ from whmc._shapes import Array, Float, Int
 from whmc.modes.band import Band
 from whmc.modes.bend import Bend
 from whmc.modes.chart import Chart, Matrix, apply
+from whmc.modes.tail import Tail
 from whmc.target.target import Target
 
 
@@ -49,7 +50,7 @@ def turn(
 
 
 def kicked(
-    motion: Motion, covariance: Matrix, time: Float[Array, ""], bend: Bend | Band | None
+    motion: Motion, covariance: Matrix, time: Float[Array, ""], bend: Bend | Band | Tail | None
 ) -> Float[Array, " dim"]:
     """The velocity after the residual's force was followed for a time."""
     score = motion.score if bend is None else bend.pulled(motion.displacement, motion.score)

@@ -17,6 +17,7 @@ from whmc.modes.band import Band
 from whmc.modes.bend import Bend
 from whmc.modes.chart import Matrix, apply, row
 from whmc.modes.library import ModeLibrary
+from whmc.modes.tail import Tail
 from whmc.target.target import Target, made_safe
 
 
@@ -73,7 +74,7 @@ class Leg:
     def with_velocity(self, velocity: Float[Array, " dim"]) -> "Leg":
         return dataclasses.replace(self, motion=dataclasses.replace(self.motion, velocity=velocity))
 
-    def position(self, bend: Bend | Band | None) -> Float[Array, " dim"]:
+    def position(self, bend: Bend | Band | Tail | None) -> Float[Array, " dim"]:
         """theta; `bend`: that of the chart, if there is any."""
         displacement = self.motion.displacement
         return self.location + (displacement if bend is None else bend.bent(displacement))
@@ -119,7 +120,7 @@ def look(leg: Leg, found: Found) -> Leg:
     return dataclasses.replace(leg, motion=motion)
 
 
-def kick(leg: Leg, found: Found, covariance: Matrix, bend: Bend | Band | None, share: Float[Array, ""]) -> Leg:
+def kick(leg: Leg, found: Found, covariance: Matrix, bend: Bend | Band | Tail | None, share: Float[Array, ""]) -> Leg:
     """The leg after the force that was found has acted for this share of a step."""
     leg = look(leg, found)
     return leg.with_velocity(kicked(leg.motion, covariance, share * leg.step_size, bend))
@@ -129,7 +130,7 @@ def rotate(
     leg: Leg,
     found: Found,
     covariance: Matrix,
-    bend: Bend | Band | None,
+    bend: Bend | Band | Tail | None,
     cos: Float[Array, ""],
     sin: Float[Array, ""],
     share: Float[Array, ""],
@@ -143,20 +144,25 @@ def rotate(
 
 
 def arrive(
-    leg: Leg, found: Found, covariance: Matrix, bend: Bend | Band | None, schedule: Schedule, library: ModeLibrary
+    leg: Leg,
+    found: Found,
+    covariance: Matrix,
+    bend: Bend | Band | Tail | None,
+    schedule: Schedule,
+    library: ModeLibrary,
 ) -> Leg:
     """The leg after its last kick, with momentum for velocity."""
     leg = kick(leg, found, covariance, bend, schedule.half(schedule.num_steps - 1))
     return leg.with_velocity(apply(row(library.inverse_scale, leg.label), leg.motion.velocity))
 
 
-def bends_of(legs: Leg, library: ModeLibrary) -> Bend | Band | None:
+def bends_of(legs: Leg, library: ModeLibrary) -> Bend | Band | Tail | None:
     """The bends of the charts that one chain is in, or many; None where all charts are straight."""
     bend_of = library.bend_of
     return bend_of(legs.label) if jnp.ndim(legs.label) == 0 else jax.vmap(bend_of)(legs.label)
 
 
-def positions(legs: Leg, bend: Bend | Band | None) -> Float[Array, "*n dim"]:
+def positions(legs: Leg, bend: Bend | Band | Tail | None) -> Float[Array, "*n dim"]:
     """Where one chain is, or many."""
     return legs.position(bend) if jnp.ndim(legs.label) == 0 else jax.vmap(Leg.position)(legs, bend)
 

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from whmc._pytree import pytree
-from whmc._shapes import Array, Float
+from whmc._shapes import Array, Bool, Float
 
 NEGLIGIBLE_POWER = 1e-18
 """Powers of N with no larger element are left out: beside one they are lost in rounding."""
@@ -118,6 +118,11 @@ class BandShapes(NamedTuple):
             if one is not None:
                 rows[k, : len(one)] = one
         return cls(rows)
+
+    @property
+    def curved(self) -> Bool[np.ndarray, " size"]:
+        """No chart: a band is straight."""
+        return np.zeros(len(self.coupling), bool)
 
     def rows(self, which: np.ndarray) -> "BandShapes":
         """Those of some charts."""

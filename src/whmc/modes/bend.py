@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from whmc._pytree import pytree
-from whmc._shapes import Array, Float
+from whmc._shapes import Array, Bool, Float
 
 REACH = 8.0
 """Standard deviations along a bend up to which its stretch grows, so that nothing overflows. Few draws get beyond."""
@@ -40,6 +40,11 @@ class BendShapes(NamedTuple):
     @classmethod
     def straight(cls, size: int, dim: int) -> "BendShapes":
         return cls(np.zeros((size, dim)), np.zeros((size, dim)), np.zeros(size))
+
+    @property
+    def curved(self) -> Bool[np.ndarray, " size"]:
+        """Whether each chart is bent."""
+        return np.any(self.axis != 0, axis=1)
 
     def squared(self) -> "BendShapes":
         """The same, axes of length one and curves at right angles to them but for rounding."""

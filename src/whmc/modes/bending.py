@@ -10,6 +10,7 @@ from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.modes.overlap import overlapping
 from whmc.modes.refine import UNTRIED_STEP
 from whmc.modes.split import FEWEST_DRAWS, misfit_of, splittable
+from whmc.modes.tail import Tails
 from whmc.target.rows import logdensities
 from whmc.target.target import Target
 
@@ -57,7 +58,7 @@ def bend_charts(
     Modes with several charts stay as they are, and so do modes that overlap: the draws of one end where the other's
     chart begins, and a bend would follow that border. `library` must have the Gaussian base.
     """
-    if not splittable(library) or library.dim < 2:
+    if not splittable(library) or library.dim < 2 or isinstance(library.bend, Tails):
         return library
     logs = log_components_of(library, position)
     log_mixture = np.logaddexp.reduce(logs, axis=0)

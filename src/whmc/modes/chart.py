@@ -8,6 +8,7 @@ from whmc._pytree import pytree
 from whmc._shapes import Array, Float, Int, Shaped
 from whmc.modes.band import Band
 from whmc.modes.bend import Bend
+from whmc.modes.tail import Tail
 
 Matrix = Float[Array, "dim dim"] | Float[Array, " dim"]
 
@@ -49,7 +50,7 @@ class Chart:
     covariance: Matrix
     log_det: Float[Array, ""]
     step_size: Float[Array, ""]
-    bend: Bend | Band | None = None
+    bend: Bend | Band | Tail | None = None
 
     def position(self, displacement: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """theta of a displacement L x."""

@@ -4,8 +4,9 @@ Chart k has a location mu_k, a scale L_k (Sigma_k = L_k L_k^T), a weight omega_k
 position of theta in chart k is z = L_k^{-1} (theta - mu_k). Unused places have log_weight -inf, so a
 fuller library is new data and never a new shape until the capacity doubles (or a band is wider than all others).
 
-A chart may be bent (`bend.py`): then z is bent into theta, and x, which z is bent from, is its coordinate. In many
-dimensions, where scales are diagonal, its coordinates may be coupled to their neighbours instead (`band.py`).
+A chart may be bent (`bend.py`): then z is bent into theta, and x, which z is bent from, is its coordinate. Or its
+coordinates have heavy tails (`tail.py`). In many dimensions, where scales are diagonal, its coordinates may be coupled
+to their neighbours instead (`band.py`).
 
 A mode has one chart, or several: `mode` says which mode a chart belongs to. The first chart of a mode is its home: the
 one Gaussian of the whole mode. The others tell its shape.
@@ -22,7 +23,8 @@ from whmc._shapes import Array, Bool, Float, Int
 from whmc.modes.band import Band, Bands, BandShapes
 from whmc.modes.bend import Bend, Bends, BendShapes
 from whmc.modes.chart import Chart, row
-from whmc.modes.require import require_bands, require_bends, require_charts
+from whmc.modes.require import require_bands, require_bends, require_charts, require_tails
+from whmc.modes.tail import Tail, Tails, TailShapes
 from whmc.target.target import Numbers
 
 DIAGONAL_FROM = 1000
@@ -56,7 +58,7 @@ class ModeLibrary:
     step_size: Float[Array, " capacity"]
     mode: Int[Array, " capacity"]
     dof: Float[Array, ""]
-    bend: Bends | Bands | None = None
+    bend: Bends | Bands | Tails | None = None
 
     @classmethod
     def from_charts(
@@ -69,7 +71,7 @@ class ModeLibrary:
         mode: Numbers | None = None,
         capacity: int | None = None,
         dof: float = np.inf,
-        bends: BendShapes | BandShapes | None = None,
+        bends: BendShapes | BandShapes | TailShapes | None = None,
     ) -> "ModeLibrary":
         """A library of charts: locations (K, D), scales (K, D, D) lower triangular or (K, D) diagonal.
 
@@ -97,10 +99,13 @@ class ModeLibrary:
         if modes.shape != (size,) or set(modes.tolist()) != set(range(len(set(modes.tolist())))):
             raise ValueError(f"mode must name the mode of each of {size} charts, counted from zero, got {mode!r}")
         inverse = 1 / scales if diagonal else np.tril(np.linalg.inv(scales))
-        bend: Bends | Bands | None = None
+        bend: Bends | Bands | Tails | None = None
         if isinstance(bends, BandShapes):
             require_bands(bends, size, dim, diagonal)
             bend = Bands.of(BandShapes(_padded(bends.coupling, capacity, 0.0)), scales)
+        elif isinstance(bends, TailShapes):
+            require_tails(bends, size, dim, diagonal)
+            bend = Tails.of(TailShapes(_padded(bends.heaviness, capacity, 0.0)))
         elif bends is not None:
             require_bends(bends, size, dim, diagonal)
             bend = Bends.of(BendShapes(*(_padded(rows, capacity, 0.0) for rows in bends.squared())), scales, inverse)
@@ -185,10 +190,12 @@ class ModeLibrary:
             self.bend_of(label),
         )
 
-    def bend_of(self, label: Int[Array, ""] | int) -> Bend | Band | None:
+    def bend_of(self, label: Int[Array, ""] | int) -> Bend | Band | Tail | None:
         """The bend of chart k, or its band; None where all are straight."""
         if isinstance(self.bend, Bands):
             return Band(*(row(part, label) for part in (self.bend.beside, self.bend.inverse, self.bend.powers)))
+        if isinstance(self.bend, Tails):
+            return Tail(*(row(part, label) for part in (self.bend.heaviness, self.scale, self.inverse_scale)))
         return None if self.bend is None else Bend(row(self.bend.rows, label))
 
     def coupling_of(self, k: int) -> Float[np.ndarray, "width dim"] | None:
@@ -208,10 +215,12 @@ class ModeLibrary:
         """The same charts without their bends or bands."""
         return dataclasses.replace(self, bend=None)
 
-    def shapes(self) -> BendShapes | BandShapes | None:
+    def shapes(self) -> BendShapes | BandShapes | TailShapes | None:
         """The bends or the bands of the charts in use, as NumPy copies. Not under jit."""
         if isinstance(self.bend, Bands):
             return BandShapes(np.array(self.bend.coupling, float)[: self.size])
+        if isinstance(self.bend, Tails):
+            return TailShapes(np.array(self.bend.heaviness, float)[: self.size])
         return None if self.bend is None else self.bends()
 
     def bends(self) -> BendShapes:
@@ -225,7 +234,8 @@ class ModeLibrary:
     @property
     def bent(self) -> Bool[np.ndarray, " size"]:
         """Whether each chart in use is bent. Not under jit."""
-        return np.any(self.bends().axis != 0, axis=1)
+        shapes = self.shapes()
+        return np.zeros(self.size, bool) if shapes is None else shapes.curved
 
     def whiten(self, label: Int[Array, ""] | int, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """x of theta in chart k; L_k^{-1} (theta - mu_k) where it is straight."""
@@ -262,10 +272,13 @@ class ModeLibrary:
             bends=self._bends_and(coupling),
         )
 
-    def _bends_and(self, coupling: Float[np.ndarray, "width dim"] | None) -> BendShapes | BandShapes | None:
+    def _bends_and(
+        self, coupling: Float[np.ndarray, "width dim"] | None
+    ) -> BendShapes | BandShapes | TailShapes | None:
         """The bends or bands of all charts and of one more, straight or with this coupling."""
-        if isinstance(self.bend, Bends):
-            return self.bends().with_straight(1)
+        shapes = self.shapes()
+        if isinstance(shapes, BendShapes | TailShapes):
+            return shapes.with_straight(1)
         return BandShapes.of([*map(self.coupling_of, range(self.size)), coupling], self.dim)
 
     def drop(self, label: int) -> "ModeLibrary":
@@ -327,7 +340,7 @@ class ModeLibrary:
         mode: Numbers | None = None,
         capacity: int | None = None,
         dof: float | None = None,
-        bends: BendShapes | BandShapes | None = None,
+        bends: BendShapes | BandShapes | TailShapes | None = None,
     ) -> "ModeLibrary":
         """Other charts in a library like this one: of the same modes, bends, capacity and base unless told."""
         return ModeLibrary.from_charts(

@@ -4,6 +4,7 @@ import numpy as np
 
 from whmc.modes.band import BandShapes
 from whmc.modes.bend import BendShapes
+from whmc.modes.tail import TailShapes
 from whmc.target.target import Numbers
 
 MAX_DOF = 30
@@ -12,6 +13,9 @@ numbers, without the rejection loops of a gamma sampler, which took a third of t
 
 ALMOST = 1e-5
 """What rounding to float32 may do to the unit length and the right angles of a bend."""
+
+MAX_HEAVINESS = 10.0
+"""h of tails at most: beyond, volumes overflow."""
 
 MAX_STRETCH = 10.0
 """Stretches of bends at most: beyond, volumes overflow."""
@@ -61,3 +65,13 @@ def require_bands(bands: BandShapes, size: int, dim: int, diagonal: bool) -> Non
         raise ValueError(f"couplings have shape {shape}: give ({size}, width, {dim}), width from 1 to {dim - 1}")
     if not np.all(np.isfinite(bands.coupling)):
         raise ValueError("couplings of bands must be finite")
+
+
+def require_tails(tails: TailShapes, size: int, dim: int, diagonal: bool) -> None:
+    """What makes tails of charts."""
+    if diagonal:
+        raise ValueError("charts with diagonal scales have no tails of their own: give scales (K, D, D)")
+    if tails.heaviness.shape != (size, dim):
+        raise ValueError(f"heaviness has shape {tails.heaviness.shape}: give ({size}, {dim})")
+    if not (np.all(tails.heaviness >= 0) and np.all(tails.heaviness <= MAX_HEAVINESS)):
+        raise ValueError(f"heaviness must be from 0 to {MAX_HEAVINESS}, got {tails.heaviness!r}")

@@ -13,10 +13,12 @@ import numpy as np
 from whmc._shapes import Float, Int
 from whmc.modes.bend import BendShapes
 from whmc.modes.fit_bend import BentChart
-from whmc.modes.gaussian_mixture import GaussianMixture, climb, fit_gaussian_mixture
+from whmc.modes.fit_tail import TailChart
+from whmc.modes.gaussian_mixture import Density, GaussianMixture, climb, fit_gaussian_mixture
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
 from whmc.modes.refine import MAX_STEP_SIZE
+from whmc.modes.tail import Tails, TailShapes
 
 MIN_SPLIT_GAIN = 0.4
 """Least gain in mean log density of held-out draws, in nats a draw, for which a mode gets several charts. Jump
@@ -97,13 +99,17 @@ def fit_mixtures(
     return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=modes, bends=bends)
 
 
-def _homes_bent(library: ModeLibrary, modes: np.ndarray, charts: list[np.ndarray], changed: list[int]) -> BendShapes:
+def _homes_bent(
+    library: ModeLibrary, modes: np.ndarray, charts: list[np.ndarray], changed: list[int]
+) -> BendShapes | TailShapes:
     """The bends of charts of these modes, some of which have got new mixtures: homes keep theirs, a mixture's Gaussians
     are straight."""
-    bends = BendShapes.straight(len(modes), library.dim)
+    shapes = library.shapes()
+    assert isinstance(shapes, BendShapes | TailShapes)
+    bends = type(shapes).straight(len(modes), library.dim)
     kept = np.flatnonzero(np.isin(modes, changed, invert=True) | (np.diff(modes, prepend=-1) != 0))
     before = np.concatenate([mine[: 1 if m in changed else None] for m, mine in enumerate(charts)])
-    for rows, were in zip(bends, library.bends(), strict=True):
+    for rows, were in zip(bends, shapes, strict=True):
         rows[kept] = were[before]
     return bends
 
@@ -117,7 +123,7 @@ def misfit_of(log_ratio: Float[np.ndarray, " n"]) -> float:
 
 
 def best_mixture(
-    now: GaussianMixture, draws: Float[np.ndarray, "n dim"], misfit: float, room: int, bent: BentChart | None = None
+    now: GaussianMixture, draws: Float[np.ndarray, "n dim"], misfit: float, room: int, bent: Density | None = None
 ) -> GaussianMixture | None:
     """Gaussians that give held-out draws enough more density than those of now; where there are none, than one
     Gaussian. Where the mode has a bent chart they stand beside it, and have to gain on it.
@@ -160,9 +166,12 @@ def _mixture_of(library: ModeLibrary, charts: Int[np.ndarray, " some"]) -> Gauss
     return found if home is None or len(weight) == 0 else found.beside(home, share)
 
 
-def _bent_home(library: ModeLibrary, charts: Int[np.ndarray, " some"]) -> BentChart | None:
-    """The home of a mode with these charts, if it is bent."""
-    return BentChart.of(library, int(charts[0])) if library.bent[charts[0]] else None
+def _bent_home(library: ModeLibrary, charts: Int[np.ndarray, " some"]) -> BentChart | TailChart | None:
+    """The home of a mode with these charts, if it is bent or has tails."""
+    if not library.bent[charts[0]]:
+        return None
+    kind = TailChart if isinstance(library.bend, Tails) else BentChart
+    return kind.of(library, int(charts[0]))
 
 
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]

@@ -120,7 +120,8 @@ def warm_up(state: RunState, target: Target, progress: Progress) -> RunState:
     state = state.with_learned(warmup=warmup, rounds=done + 1)
     if isinstance(learned.ongoing, OngoingSearch) and done < len(lengths) - 1:  # the last round tunes what is frozen
         state = _look(state, learned.ongoing, target, draws, (done + 1) / (len(lengths) - 1))
-    newest, first_bent = state.newest, learned.warmup.library.bend is None and state.newest.library.bend is not None
+    newest = state.newest
+    first_bent = type(learned.warmup.library.bend) is not type(newest.library.bend)
     state = state.at(chains=mover.hand_over(chains, newest.kernel, newest.library, first_bent=first_bent))
     return state.charged(seconds=Timings(warmup=time.perf_counter() - began))
 

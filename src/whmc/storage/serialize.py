@@ -49,6 +49,7 @@ CLASSES = {
     "StepInfo": "whmc.kernels.base",
     "StoredFinder": "whmc.search.stored",
     "StoredKernel": "whmc.kernels.stored",
+    "Tails": "whmc.modes.tail",
     "Tempered": "whmc.search.tempered",
     "ThroatSearch": "whmc.warmup.throat",
     "Timings": "whmc.result",

@@ -18,6 +18,7 @@ from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
 from whmc.modes.refine import merge_duplicates, with_best_dof, with_gaussian_base
 from whmc.modes.split import fit_mixtures, fitted_with, splittable
+from whmc.modes.tailing import tail_charts
 from whmc.warmup.charts import ChartShapes, fit_charts
 from whmc.warmup.step_size import carry_step_sizes, quarter_turn, tune_step_sizes
 from whmc.warmup.throat import LEAST_DIVERSITY, Setting, ThroatSearch
@@ -178,7 +179,7 @@ def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
         step_size = carry_step_sizes(step_size, ChartShapes.of(library), shapes, position, fitted_with(library)[label])
     library = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
     if warmup.pool is not None:
-        library = bend_charts(library, *warmup.pool.both)
+        library = tail_charts(bend_charts(library, *warmup.pool.both), warmup.pool.position)
     if len(local.label) and not warmup.fixed and any(isinstance(move, LocalHMC) for move in moves(warmup.kernel)):
         settings["num_steps"], library = _with_quarter_turns(library)
     if warmup.pool is not None and left <= SPLIT_BEFORE:

@@ -1,0 +1,80 @@
+"""Heavy tails fitted to draws, and which charts get them. The map itself is tested with that of bends."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from test_bending import twisted
+from whmc.modes.bending import bend_charts
+from whmc.modes.fit_tail import TailChart, fit_tail
+from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_ratio_of
+from whmc.modes.tail import TailShapes
+from whmc.modes.tailing import tail_charts
+
+
+def product_t(num, dim=5, dof=3, seed=0):
+    """Draws and log densities of a product of Student-t, each coordinate in units of its own."""
+    z = np.random.default_rng(seed).standard_t(dof, (num, dim))
+    scale = np.linspace(0.5, 2, dim)
+    return z * scale, np.sum(stats.t(dof).logpdf(z) - np.log(scale), axis=1)
+
+
+def moments(draws):
+    return TailChart(draws.mean(axis=0), np.diag(draws.std(axis=0)), np.zeros(draws.shape[1]))
+
+
+@pytest.mark.parametrize("dof", [2, 3, 10])
+def test_tails_fit_student_t(dof):
+    """KL of .03 a coordinate or less, where one Gaussian has .2 at three degrees of freedom and does not end at two."""
+    draws, held = product_t(2000, dof=dof)[0], product_t(4000, dof=dof, seed=1)
+    found = fit_tail(moments(draws), draws)
+    assert np.mean(held[1] - found.log_density(held[0])) < 0.03 * 5
+    assert np.all(found.heaviness > 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_gaussian_gets_no_tails(seed):
+    rng = np.random.default_rng(seed)
+    draws = 3.0 + rng.standard_normal((1000, 6)) @ rng.standard_normal((6, 6))
+    chart = TailChart(draws.mean(axis=0), np.linalg.cholesky(np.cov(draws.T)), np.zeros(6))
+    found = fit_tail(chart, draws)
+    assert np.all(found.heaviness <= 0.06)
+    assert np.mean(found.log_density(draws) - chart.log_density(draws)) < 0.03
+
+
+def two_modes(shape):
+    """A library of two modes with their moments, one straight and Gaussian in its tails, and their draws."""
+    z = 30 + np.random.default_rng(1).standard_normal((1500, 5))
+    draws, log_density = shape(1500)
+    parts = [(draws, log_density), (z, stats.multivariate_normal(np.full(5, 30.0)).logpdf(z))]
+    charts = [moments(part[0]) for part in parts]
+    library = ModeLibrary.from_charts(
+        [one.location for one in charts], [one.scale for one in charts], step_size=[0.5, 1.0], capacity=8
+    )
+    return library, np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]) - np.log(2)
+
+
+def test_charts_with_tails_have_flatter_ratios():
+    library, position, logdensity = two_modes(product_t)
+    found = tail_charts(library, position)
+    np.testing.assert_array_equal(found.bent, [True, False])
+    before, after = (np.std(log_ratio_of(one, position, logdensity)) for one in (library, found))
+    assert after < 0.5 * before
+    np.testing.assert_allclose(found.charts().log_weight, library.charts().log_weight)
+    assert found.charts().step_size[0] >= 0.5 and found.charts().step_size[1] == 1.0
+    again = tail_charts(found, position)
+    assert isinstance(again.shapes(), TailShapes)
+
+
+def test_gaussian_modes_and_bent_ones_get_no_tails():
+    def gaussian(num):
+        z = np.random.default_rng(2).standard_normal((num, 5))
+        return z, stats.multivariate_normal(np.zeros(5)).logpdf(z)
+
+    library, position, _ = two_modes(gaussian)
+    assert tail_charts(library, position) is library
+    draws, logdensity = twisted(1500)
+    chart = ModeLibrary.from_charts([draws.mean(axis=0)], [np.linalg.cholesky(np.cov(draws.T))], capacity=4)
+    bent = bend_charts(chart, draws, logdensity)
+    assert bent.bent[0] and tail_charts(bent, draws) is bent
