@@ -43,6 +43,14 @@ def test_a_gaussian_gets_no_tails(seed):
     assert np.mean(found.log_density(draws) - chart.log_density(draws)) < 0.03
 
 
+@pytest.mark.parametrize("draws", [np.zeros((300, 2)), np.full((300, 2), 1e8), np.repeat([[0.0, 1.0]], 300, axis=0)])
+def test_chains_that_do_not_move_tell_nothing_of_tails(draws):
+    chart = TailChart(np.zeros(2), np.eye(2), np.zeros(2))
+    assert fit_tail(chart, draws) is None
+    library = ModeLibrary.from_charts(np.zeros((1, 2)), np.eye(2)[None], capacity=4)
+    assert tail_charts(library, draws, -0.5 * np.sum(draws**2, axis=1)) is library
+
+
 def two_modes(shape):
     """A library of two modes with their moments, one straight and Gaussian in its tails, and their draws."""
     z = 30 + np.random.default_rng(1).standard_normal((1500, 5))
@@ -57,13 +65,13 @@ def two_modes(shape):
 
 def test_charts_with_tails_have_flatter_ratios():
     library, position, logdensity = two_modes(product_t)
-    found = tail_charts(library, position)
+    found = tail_charts(library, position, logdensity)
     np.testing.assert_array_equal(found.bent, [True, False])
     before, after = (np.std(log_ratio_of(one, position, logdensity)) for one in (library, found))
     assert after < 0.5 * before
     np.testing.assert_allclose(found.charts().log_weight, library.charts().log_weight)
     assert found.charts().step_size[0] >= 0.5 and found.charts().step_size[1] == 1.0
-    again = tail_charts(found, position)
+    again = tail_charts(found, position, logdensity)
     assert isinstance(again.shapes(), TailShapes)
 
 
@@ -72,9 +80,9 @@ def test_gaussian_modes_and_bent_ones_get_no_tails():
         z = np.random.default_rng(2).standard_normal((num, 5))
         return z, stats.multivariate_normal(np.zeros(5)).logpdf(z)
 
-    library, position, _ = two_modes(gaussian)
-    assert tail_charts(library, position) is library
+    library, position, logdensity = two_modes(gaussian)
+    assert tail_charts(library, position, logdensity) is library
     draws, logdensity = twisted(1500)
     chart = ModeLibrary.from_charts([draws.mean(axis=0)], [np.linalg.cholesky(np.cov(draws.T))], capacity=4)
     bent = bend_charts(chart, draws, logdensity)
-    assert bent.bent[0] and tail_charts(bent, draws) is bent
+    assert bent.bent[0] and tail_charts(bent, draws, logdensity) is bent

@@ -59,11 +59,16 @@ def quartile_of(h: Any) -> Any:
     return stretched(h, QUARTILE) / QUARTILE
 
 
-def fit_tail(chart: TailChart, draws: Float[np.ndarray, "n dim"]) -> TailChart:
-    """The chart with middles, scales and tails of its own coordinates that make these draws likely."""
+def fit_tail(chart: TailChart, draws: Float[np.ndarray, "n dim"]) -> TailChart | None:
+    """The chart with middles, scales and tails of its own coordinates that make these draws likely.
+
+    None where half of the draws agree in a coordinate: chains that do not move tell nothing of tails.
+    """
     z = np.linalg.solve(chart.scale, (draws - chart.location).T).T
     middle = np.median(z, axis=0)
-    half = np.maximum(np.median(np.abs(z - middle), axis=0), 1e-6 * np.std(z, axis=0)) / QUARTILE
+    half = np.median(np.abs(z - middle), axis=0) / QUARTILE
+    if not np.all(half > 0):
+        return None
     fits = [_best_size(z - middle, half, h) for h in HEAVINESS]
     height, tried = (np.array(column) for column in zip(*fits, strict=True))
     score = height + PSEUDO_DRAWS / len(z) * height.mean(axis=1, keepdims=True)
@@ -91,8 +96,8 @@ FEWEST_TO_RESIZE = 10
 
 def borrow_tail(chart: TailChart, draws: Float[np.ndarray, "n dim"], heaviness: Float[np.ndarray, " dim"]) -> TailChart:
     """The chart with tails of other charts; its size is that of the middle half of its draws, if there are enough."""
-    factor = 1.0
+    factor = 0.0
     if len(draws) >= FEWEST_TO_RESIZE:
         z = np.linalg.solve(chart.scale, (draws - chart.location).T).T
         factor = float(np.median(np.abs(z) / quartile_of(heaviness))) / QUARTILE
-    return TailChart(chart.location, chart.scale * factor, heaviness)
+    return TailChart(chart.location, chart.scale * (factor if factor > 0 else 1.0), heaviness)

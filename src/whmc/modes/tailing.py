@@ -11,7 +11,7 @@ from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
 from whmc.modes.overlap import overlapping
 from whmc.modes.refine import UNTRIED_STEP
-from whmc.modes.split import splittable
+from whmc.modes.split import misfit_of, splittable
 from whmc.modes.tail import TailShapes
 
 MIN_TAIL_GAIN = 0.3
@@ -25,7 +25,9 @@ FEWEST_DRAWS = 60
 """Draws that a mode must have for tails: what is rarer than one in thirty is not seen in fewer."""
 
 
-def tail_charts(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> ModeLibrary:
+def tail_charts(
+    library: ModeLibrary, position: Float[np.ndarray, "n dim"], logdensity: Float[np.ndarray, " n"]
+) -> ModeLibrary:
     """The library with tails for the charts whose modes have them, and tails that are there fitted to these draws.
 
     Not where charts are bent, and not for modes with several charts, or that overlap: the draws of one end where the
@@ -36,25 +38,21 @@ def tail_charts(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> M
     if not splittable(library) or (isinstance(shapes, BendShapes) and np.any(library.bent)):
         return library
     logs = log_components_of(library, position)
-    owner = logs.argmax(axis=0)
-    charts = library.charts()
-    overlap = overlapping(library.mode_of, np.exp(logs - np.logaddexp.reduce(logs, axis=0)), np.exp(charts.log_weight))
+    log_mixture = np.logaddexp.reduce(logs, axis=0)
+    owner, log_ratio = logs.argmax(axis=0), logdensity - log_mixture
+    overlap = overlapping(library.mode_of, np.exp(logs - log_mixture), np.exp(library.charts().log_weight))
     alone = (np.bincount(library.mode_of) == 1) & ~overlap
     found: dict[int, TailChart] = {}
     few, gain = [], 0.0
     for k in np.flatnonzero(alone[library.mode_of]).tolist():
-        mine = position[owner == k]
+        mine = np.flatnonzero(owner == k)
         if len(mine) < FEWEST_DRAWS:
             few.append(k)
-            continue
-        some = mine[np.linspace(0, len(mine) - 1, min(len(mine), MAX_DRAWS_TO_FIT)).astype(int)]
-        now, held = TailChart.of(library, k), some[1::2]
-        fits = [(start, fit_tail(start, some[::2])) for start in _starts(now)]
-        start, best = max(fits, key=lambda pair: pair[1].log_density(held).mean())
-        better = float(np.mean(best.log_density(held) - now.log_density(held)))
-        if better > 0:
-            found[k] = fit_tail(start, some)
-            gain += better * len(mine) / len(position)
+        elif misfit_of(log_ratio[mine]) > MIN_TAIL_GAIN:  # what can be gained at most, about
+            best = best_tail(TailChart.of(library, k), position[mine])
+            if best is not None:
+                found[k], better = best
+                gain += better * len(mine) / len(position)
     if not found or not (has_tails or gain > MIN_TAIL_GAIN):
         return library
     # a mode of few draws has the tails of the others: without them q hardly reaches its own
@@ -63,6 +61,20 @@ def tail_charts(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> M
         if not np.any(TailChart.of(library, k).heaviness):
             found[k] = borrow_tail(TailChart.of(library, k), position[owner == k], typical)
     return _with_tails(library, found)
+
+
+def best_tail(now: TailChart, draws: Float[np.ndarray, "n dim"]) -> tuple[TailChart, float] | None:
+    """A chart with tails that gives held-out draws more density than that of now, and how much more; None: there is
+    none."""
+    draws = draws[np.linspace(0, len(draws) - 1, min(len(draws), MAX_DRAWS_TO_FIT)).astype(int)]
+    fit, held = draws[::2], draws[1::2]
+    best, gain = None, 0.0
+    for start in _starts(now):
+        found = fit_tail(start, fit)
+        better = -np.inf if found is None else float(np.mean(found.log_density(held) - now.log_density(held)))
+        if better > gain:
+            best, gain = fit_tail(start, draws), better
+    return None if best is None else (best, gain)
 
 
 def _starts(now: TailChart) -> list[TailChart]:

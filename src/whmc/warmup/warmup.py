@@ -179,7 +179,7 @@ def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
         step_size = carry_step_sizes(step_size, ChartShapes.of(library), shapes, position, fitted_with(library)[label])
     library = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
     if warmup.pool is not None:
-        library = tail_charts(bend_charts(library, *warmup.pool.both), warmup.pool.position)
+        library = tail_charts(bend_charts(library, *warmup.pool.both), *warmup.pool.both)
     if len(local.label) and not warmup.fixed and any(isinstance(move, LocalHMC) for move in moves(warmup.kernel)):
         settings["num_steps"], library = _with_quarter_turns(library)
     if warmup.pool is not None and left <= SPLIT_BEFORE:
