@@ -15,10 +15,11 @@ OWN_CACHE = None if "JAX_COMPILATION_CACHE_DIR" in os.environ else tempfile.mkdt
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", OWN_CACHE or "")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
-# XLA's older code generator computes the same, at half of the time to compile. Who sets XLA_FLAGS, if to nothing, tests
-# what users run; so does .ci/run for exactness. A version of JAX that does not know the flag goes without.
+# XLA's older code generator computes the same, at half of the time to compile, and so does its compiler without the
+# passes that it calls expensive. Who sets XLA_FLAGS, if to nothing, tests what users run; so does .ci/run for the tests
+# marked `as_users`. A version of JAX that does not know the flags goes without.
 if "XLA_FLAGS" not in os.environ:
-    quick = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
+    quick = {"XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true"}
     tried = subprocess.run(
         [sys.executable, "-c", "import jax; jax.devices()"], env=os.environ | quick, capture_output=True
     )

@@ -12,7 +12,6 @@ import whmc
 from contracts import (
     CYCLE,
     KERNELS,
-    numbers_of,
     only_these_at_every_change,
     problem,
     states_at,
@@ -203,28 +202,6 @@ class Still(whmc.LocalHMC):
         del noise, target, library
         whole, flag = jnp.zeros((), int), jnp.zeros((), bool)
         return state, StepInfo(whole, whole, jnp.zeros(()), flag, flag, whole, whole)
-
-
-@pytest.mark.ci
-def test_a_cycle_of_flights_and_others_gives_the_draws_of_its_moves():
-    """Among them one that draws from a key of its own."""
-    kernel = arrays(
-        whmc.Cycle((whmc.LocalHMC(), whmc.WormholeTrajectory(), KERNELS["blackjax"], whmc.Wormhole(throat=3)))
-    )
-    case, library = problem("pair"), LIBRARY
-    starts = case.draw(np.random.default_rng(0), 2)[0]
-    states = states_at(case.target, library, starts)
-    rest = (jax.random.key(3), np.zeros(2, int), 4, np.ones(2, bool), False)
-    _, trace, _ = run_block(kernel, case.target, library, states, *rest, length=4)
-    move = jax.jit(type(kernel).move)
-    for chain in range(2):
-        state = jax.tree.map(lambda rows, c=chain: rows[c], states)
-        for t in range(4):
-            noise = numbers_of(kernel, library, jax.random.key(3), t, chain)
-            state, info = move(kernel, noise, state, case.target, library)
-            np.testing.assert_allclose(state.position, trace.position[t, chain], rtol=1e-9, atol=1e-9)
-            told = jax.tree.map(lambda rows, t=t, c=chain: rows[t, c], trace.info)
-            jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6), info, told)
 
 
 def test_numbers_of_a_step_depend_on_chain_and_step_only():

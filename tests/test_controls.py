@@ -1,5 +1,7 @@
 """Kernels that are broken on purpose fail the tests that ours pass."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,8 @@ from broken import (
     WithoutVolume,
 )
 from contracts import NUM_DRAWS, banded, bent, problem, tailed, wrong_libraries
+from whmc.kernels import flight
+from whmc.kernels.block import compute_block
 from whmc.kernels.independence import Independence, log_regeneration
 from whmc.kernels.random import draw_noise
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
@@ -81,6 +85,31 @@ def test_keeping_accepted_draws_only_is_found():
     library = wrong_libraries(case.library)["wrong weights"]
     assert invariance_test(Independence(), case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS).passed
     report = invariance_test(AcceptedOnly(), case, library=library, num_steps=(1, 10), num_draws=NUM_DRAWS)
+    assert not report.passed, str(report)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kernel", [whmc.LocalHMC(), whmc.Wormhole()], ids=["local", "jump"])
+def test_a_fault_of_the_block_alone_is_found(kernel, monkeypatch):
+    """The block leaves the responsibilities out of the ratio; the kernel's own move is right."""
+
+    class Faulty(type(kernel)):
+        def finish(self, noise, state, leg, proposal, library):
+            info = super().finish(noise, state, leg, proposal, library)
+            left_out = state.log_responsibility(leg.other) - proposal.log_responsibility(leg.label)
+            return dataclasses.replace(info, log_ratio=info.log_ratio + left_out)
+
+    def finish_of(self, n, noise_of):
+        (kernel,) = self.kernels
+        faulty = Faulty(**{field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel)})
+        return whole(dataclasses.replace(self, kernels=(faulty,)), n, noise_of)
+
+    whole, case = flight.Fleet.finish_of, problem("two-scale")
+    assert invariance_test(kernel, case, num_steps=(1, 10), num_draws=NUM_DRAWS).passed
+    monkeypatch.setattr(flight.Fleet, "finish_of", finish_of)
+    compute_block.clear_cache()
+    report = invariance_test(kernel, case, num_steps=(1, 10), num_draws=NUM_DRAWS)
+    compute_block.clear_cache()  # before another test meets the broken one
     assert not report.passed, str(report)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import whmc
-from contracts import CYCLE, KERNELS, numbers_of, only_these_at_every_change, problem, states_at
+from contracts import CHARTS, CYCLE, KERNELS, numbers_of, problem, states_at, wrong_libraries
 from whmc.kernels.block import run_block
 from whmc.kernels.settings import arrays
 
@@ -16,14 +16,14 @@ from whmc.kernels.settings import arrays
 def _run(kernel, case, positions, num_steps, *, length=8, first=0, chains=None):
     library = case.library
     states = states_at(case.target, library, positions)
-    return _block(kernel, case, library, states, first, num_steps, length)
+    return _block(kernel, case.target, library, states, first, num_steps, length)
 
 
-def _block(kernel, case, library, states, first, num_steps, length):
+def _block(kernel, target, library, states, first, num_steps, length):
     chains = len(states.logdensity)
     states, trace, made = run_block(
         arrays(kernel),
-        case.target,
+        target,
         library,
         states,
         jax.random.key(3),
@@ -37,19 +37,48 @@ def _block(kernel, case, library, states, first, num_steps, length):
     return states, trace
 
 
-@pytest.mark.parametrize("kernel", only_these_at_every_change(KERNELS, ["cycle"]))
-def test_block_and_loop_agree(kernel):
-    chosen = arrays(KERNELS[kernel])
+ALL = whmc.Cycle(tuple(kernel for kernel in KERNELS.values() if kernel is not CYCLE))
+"""Every kernel, one after the other: flights with one leg and with two, moves that are none, with keys of their own."""
+
+
+def _agree(kernel, case, library, target=None, *, chains=3, num_steps=4):
+    """A block of the kernel, against its moves made one by one from where the block was before each step: positions,
+    and what every move tells of itself."""
+    kernel, target = arrays(kernel), target or case.target
+    states = states_at(target, library, case.draw(np.random.default_rng(0), chains)[0])
+    _, trace = _block(kernel, target, library, states, 0, num_steps, num_steps)
+    one = jax.jit(lambda noise, x: kernel.move(noise, whmc.init(x, target, library), target, library))
+    for chain in range(chains):
+        position = states.position[chain]
+        for step in range(num_steps):
+            state, info = one(numbers_of(kernel, library, jax.random.key(3), step, chain), position)
+            position = trace.position[step, chain]
+            np.testing.assert_allclose(state.position, position, rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(state.log_mixture, trace.log_mixture[step, chain], rtol=1e-9, atol=1e-9)
+            recorded = jax.tree.map(lambda rows, t=step, c=chain: rows[t, c], trace.info)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), info, recorded)
+    return trace
+
+
+def test_a_block_makes_the_moves_of_the_default_cycle():
+    _agree(CYCLE, problem("rotated"), wrong_libraries(problem("rotated").library)["shifted"])
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("charts", [*CHARTS, "several of a mode"])
+def test_a_block_makes_the_moves_of_every_kernel_with_every_kind_of_chart(charts):
     case = problem("rotated")
-    positions = case.draw(np.random.default_rng(0), 5)[0]
-    _, trace = _run(chosen, case, positions, 6)
-    library, one = case.library, jax.jit(type(chosen).move)
-    for chain in range(5):
-        state = whmc.init(jnp.asarray(positions[chain]), case.target, library)
-        for step in range(6):
-            noise = numbers_of(chosen, library, jax.random.key(3), step, chain)
-            state, _ = one(chosen, noise, state, case.target, library)
-            np.testing.assert_allclose(state.position, trace.position[step, chain], rtol=1e-9, atol=1e-9)
+    library = CHARTS[charts](case.library) if charts in CHARTS else wrong_libraries(case.library)["duplicated"]
+    trace = _agree(ALL, case, library)
+    accepted = [np.mean(info.accepted) for info in trace.info]
+    assert np.mean(np.array(accepted) > 0) > 0.7, accepted  # a move that is always refused shows little
+
+
+@pytest.mark.ci
+def test_a_block_makes_the_moves_of_a_target_without_scores():
+    case = problem("rotated")
+    walks = whmc.Cycle((whmc.LocalWalk(), whmc.LocalWalk(), whmc.Wormhole(), whmc.GibbsWormhole(), whmc.Independence()))
+    _agree(walks, case, case.library, case.target.without_scores)
 
 
 @pytest.mark.ci
@@ -71,7 +100,7 @@ def test_fewer_chains_and_other_cuts_give_the_same_draws():
     _, few = _run(CYCLE, case, positions[:2], 8)
     np.testing.assert_allclose(whole.position[:, :2], few.position, rtol=1e-9, atol=1e-9)
     states, first = _run(CYCLE, case, positions, 3)
-    _, rest = _block(CYCLE, case, case.library, states, 3, 5, 8)
+    _, rest = _block(CYCLE, case.target, case.library, states, 3, 5, 8)
     np.testing.assert_array_equal(whole.position[:3], first.position[:3])
     np.testing.assert_array_equal(whole.position[3:], rest.position[:5])
 

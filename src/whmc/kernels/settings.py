@@ -15,6 +15,7 @@ from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.local import AbstractLocal, LocalHMC
 from whmc.kernels.walk import LocalWalk
 from whmc.kernels.wormhole import AbstractJump, GibbsWormhole, Wormhole
+from whmc.target.target import Target
 
 WALKS = 3
 """Steps of a walk in the place of one trajectory, where there are no scores."""
@@ -39,6 +40,11 @@ def uses_scores(kernel: AbstractKernel) -> bool:
         return not isinstance(move, (GibbsWormhole, AbstractIndependence)) and getattr(move, "uses_scores", True)
 
     return any(map(uses, moves(kernel))) or not any(isinstance(move, AbstractLocal) for move in moves(kernel))
+
+
+def target_of(kernel: AbstractKernel, target: Target) -> Target:
+    """The target as the kernel needs it: without scores, if it uses none."""
+    return target if uses_scores(kernel) else target.without_scores
 
 
 def arrays(kernel: AbstractKernel) -> AbstractKernel:

@@ -14,7 +14,7 @@ from whmc._shapes import Array, Bool, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, place_all
 from whmc.kernels.block import Trace, draw_block, move_chains, unpack_trace
 from whmc.kernels.packing import Packed
-from whmc.kernels.settings import infos, uses_scores
+from whmc.kernels.settings import infos, target_of
 from whmc.modes.library import ModeLibrary
 from whmc.target.rows import evaluate_rows
 from whmc.target.target import Target
@@ -253,11 +253,6 @@ class Mover:
         if not parts:  # no steps at all: a trace without rows
             parts.append(_taken(self.dispatch(chains, kernel, library, 0))[0])
         return jax.tree.map(lambda *rows: np.concatenate(rows), *parts), chains
-
-
-def target_of(kernel: AbstractKernel, target: Target) -> Target:
-    """The target as the kernel needs it: without scores, if it uses none."""
-    return target if uses_scores(kernel) else target.without_scores
 
 
 def _settings() -> tuple[bool, Any]:

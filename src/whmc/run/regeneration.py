@@ -22,13 +22,13 @@ from whmc.kernels.block import Trace, regenerated
 from whmc.kernels.cycle import moves
 from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.random import draw_noise
-from whmc.kernels.settings import with_settings
+from whmc.kernels.settings import target_of, with_settings
 from whmc.keys import Stream, child, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.modes.refine import with_best_dof, with_gaussian_base
 from whmc.result import Gradients, Timings
-from whmc.run.chains import Chains, Mover, cost_of, target_of
+from whmc.run.chains import Chains, Mover, cost_of
 from whmc.run.prepare import mover_of
 from whmc.run.progress import Progress
 from whmc.run.state import Adaptation, RunState, Version, behind, waits_for_modes

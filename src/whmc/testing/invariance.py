@@ -3,25 +3,35 @@
 Both start from exact draws. A kernel that is exact leaves them exact draws, whatever the charts are; a kernel that is
 not shows it in the first steps, long before a chain would. Each comparison's level is chosen so that the whole report
 raises a false alarm with chance `level`, and the report says how large a gap it could have seen.
+
+The draws are moved by the compiled block that `sample` moves its chains by, with its random numbers.
 """
 
 import dataclasses
 from collections.abc import Sequence
+from functools import lru_cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy.special import chdtrc, kolmogi, kolmogorov
 
-from whmc._shapes import Array, Float, Int
-from whmc.kernels.base import AbstractKernel, ChainState, init
+from whmc._shapes import Float, Int
+from whmc.kernels.base import AbstractKernel, place_all
+from whmc.kernels.block import draw_block, move_chains, unpack_trace
+from whmc.kernels.settings import arrays, target_of
 from whmc.modes.chart import whiten_rows
 from whmc.modes.library import ModeLibrary
-from whmc.target.target import Target
+from whmc.target.rows import evaluate_rows, logdensities
 from whmc.testing.targets import Problem
 
 LEVEL = 1e-6
 """False alarms of one report: a hundred of them in a test suite still raise one with chance 1e-4."""
+
+AT_ONCE = 1000
+"""Chains of a block: their states stay in the processor's cache."""
+
+LONGEST_BLOCK = 10
+"""Steps of a block. All tests of a kernel with ten steps or more then share what is compiled."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,12 +46,29 @@ class Comparison:
 
 
 @dataclasses.dataclass(frozen=True)
+class ReversibilityReport:
+    """Moves from mode to mode seen from stationary draws; `passed` if the flow i -> j equals j -> i."""
+
+    flow: Int[np.ndarray, "size size"]
+    p_value: float
+    level: float
+
+    @property
+    def passed(self) -> bool:
+        return self.p_value > self.level
+
+
+@dataclasses.dataclass(frozen=True)
 class InvarianceReport:
-    """`passed` if no comparison is surprising at the report's level; `moved`: share of draws that left their place."""
+    """`passed` if no comparison is surprising at the report's level; `moved`: share of draws that left their place.
+
+    reversibility: what `reversibility_test` says of the first step of the same draws.
+    """
 
     comparisons: tuple[Comparison, ...]
     moved: float
     level: float
+    reversibility: ReversibilityReport
 
     @property
     def passed(self) -> bool:
@@ -60,19 +87,6 @@ class InvarianceReport:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class ReversibilityReport:
-    """Moves from mode to mode seen from stationary draws; `passed` if the flow i -> j equals j -> i."""
-
-    flow: Int[np.ndarray, "size size"]
-    p_value: float
-    level: float
-
-    @property
-    def passed(self) -> bool:
-        return self.p_value > self.level
-
-
 def invariance_test(
     kernel: AbstractKernel,
     problem: Problem,
@@ -89,19 +103,16 @@ def invariance_test(
     by chi-square. Give a wrong `library` on purpose: an exact kernel is invariant with any.
     """
     with jax.enable_x64(True):
-        rng = np.random.default_rng(seed)
+        start, expected = _draws(problem, num_draws, seed)
         library = problem.library if library is None else library
-        start, fresh = problem.draw(rng, num_draws)[0], problem.draw(rng, 4 * num_draws)[0]
-        states = _init_all(problem.target, library, jnp.asarray(start))
-        expected = _statistics(problem, fresh)
-        key, taken, comparisons = jax.random.key(seed), 0, []
-        for steps in num_steps:
-            states = _advance(kernel, problem.target, library, states, jax.random.fold_in(key, steps), steps - taken)
-            taken = steps
-            seen = _statistics(problem, np.asarray(states.position))
-            comparisons += _compare(seen, expected, steps, level)
-        moved = float(np.mean(np.any(np.asarray(states.position) != start, axis=1)))
-    return InvarianceReport(tuple(comparisons), moved, level)
+        moved = move_draws(kernel, problem, library, start, sorted({1, *num_steps}), seed)
+        comparisons = tuple(
+            comparison
+            for steps in num_steps
+            for comparison in _compare(_statistics(problem, moved[steps]), expected, steps, level)
+        )
+    left = float(np.mean(np.any(moved[max(moved)] != start, axis=1)))
+    return InvarianceReport(comparisons, left, level, _flow(problem, start, moved[1], level))
 
 
 def reversibility_test(
@@ -117,12 +128,44 @@ def reversibility_test(
     with jax.enable_x64(True):
         library = problem.library if library is None else library
         start = problem.draw(np.random.default_rng(seed), num_draws)[0]
-        states = _init_all(problem.target, library, jnp.asarray(start))
-        states = _advance(kernel, problem.target, library, states, jax.random.key(seed), 1)
-        before, after = nearest(problem, start)[0], nearest(problem, np.asarray(states.position))[0]
+        return _flow(problem, start, move_draws(kernel, problem, library, start, [1], seed)[1], level)
+
+
+def move_draws(
+    kernel: AbstractKernel,
+    problem: Problem,
+    library: ModeLibrary,
+    start: Float[np.ndarray, "n dim"],
+    num_steps: Sequence[int],
+    seed: int,
+) -> dict[int, Float[np.ndarray, "n dim"]]:
+    """Where the draws are after so many steps (rising), moved as a run moves its chains: draw n is chain n."""
+    kernel, key = arrays(kernel), jax.random.key(seed)
+    target, length, num = target_of(kernel, problem.target), min(LONGEST_BLOCK, num_steps[-1]), len(start)
+    found = evaluate_rows(target, start)
+    reached = {steps: np.empty_like(start) for steps in num_steps}
+    for first in range(0, num, AT_ONCE):
+        mine = np.arange(first, first + AT_ONCE)
+        here, active = np.minimum(mine, num - 1), mine < num
+        rows = mine[active]
+        states = place_all(start[here], found.logdensity[here], found.score[here], library)
+        for made in range(0, num_steps[-1], length):
+            noise = draw_block(kernel, library, key, np.full(AT_ONCE, made), length, first)
+            states, packed, _ = move_chains(kernel, target, library, states, noise, length, active, False)
+            positions = unpack_trace(kernel, packed).position
+            for steps in num_steps:
+                if made < steps <= made + length:
+                    reached[steps][rows] = positions[steps - made - 1][active]
+    return reached
+
+
+def _flow(
+    problem: Problem, before: Float[np.ndarray, "n dim"], after: Float[np.ndarray, "n dim"], level: float
+) -> ReversibilityReport:
+    """The moves between modes, and whether as many lead one way as the other."""
     size = len(problem.weights)
     flow = np.zeros((size, size), int)
-    np.add.at(flow, (before, after), 1)
+    np.add.at(flow, (nearest(problem, before)[0], nearest(problem, after)[0]), 1)
     upper = np.triu_indices(size, 1)
     there, back = flow[upper], flow.T[upper]
     used = there + back > 0
@@ -141,40 +184,20 @@ def nearest(problem: Problem, position: Float[np.ndarray, "n dim"]) -> tuple[np.
     return np.argmin(table, axis=0), np.min(table, axis=0)
 
 
-@jax.jit
-def _init_all(target: Target, library: ModeLibrary, positions: Float[Array, "n dim"]) -> ChainState:
-    return jax.lax.map(lambda x: init(x, target, library), positions, batch_size=1000)
-
-
-@jax.jit
-def _advance(
-    kernel: AbstractKernel,
-    target: Target,
-    library: ModeLibrary,
-    states: ChainState,
-    key: Array,
-    num_steps: Int[Array, ""] | int,
-) -> ChainState:
-    def chain(state: ChainState, key: Array) -> ChainState:
-        return jax.lax.fori_loop(
-            0, num_steps, lambda n, s: kernel.step(jax.random.fold_in(key, n), s, target, library)[0], state
-        )
-
-    keys = jax.random.split(key, states.logdensity.shape[0])
-    # in batches that stay in the cache
-    return jax.lax.map(lambda pair: chain(*pair), (states, keys), batch_size=1000)
-
-
-@jax.jit
-def _logdensities(target: Target, positions: Float[Array, "n dim"]) -> Float[Array, " n"]:
-    return jax.lax.map(target, positions, batch_size=1000)
+@lru_cache(maxsize=4)
+def _draws(problem: Problem, num_draws: int, seed: int) -> tuple[Float[np.ndarray, "n dim"], dict[str, np.ndarray]]:
+    """Exact draws to start from, and what is known of four times as many others, in order where order counts."""
+    rng = np.random.default_rng(seed)
+    start, fresh = problem.draw(rng, num_draws)[0], problem.draw(rng, 4 * num_draws)[0]
+    return start, {
+        name: column if name == "mode" else np.sort(column) for name, column in _statistics(problem, fresh).items()
+    }
 
 
 def _statistics(problem: Problem, position: Float[np.ndarray, "n dim"]) -> dict[str, np.ndarray]:
     label, distance = nearest(problem, position)
     columns = {f"x[{i}]": position[:, i] for i in range(position.shape[1])}
-    logdensity = np.asarray(_logdensities(problem.target, jnp.asarray(position)))
-    return columns | {"log density": logdensity, "distance": distance, "mode": label}
+    return columns | {"log density": logdensities(problem.target, position), "distance": distance, "mode": label}
 
 
 def _compare(
@@ -190,10 +213,13 @@ def _compare(
 
 
 def _kolmogorov(name: str, seen: np.ndarray, expected: np.ndarray, num_steps: int, least: float) -> Comparison:
-    order = np.sort(np.concatenate([seen, expected]))
-    gaps = np.searchsorted(np.sort(seen), order, side="right") / len(seen) - np.searchsorted(
-        np.sort(expected), order, side="right"
-    ) / len(expected)
+    """`expected` is in order. Between two values seen their distribution function is flat and the other rises, so the
+    largest gap is next to one of them."""
+    order = np.sort(seen)
+    gaps = [
+        np.searchsorted(order, order, side) / len(seen) - np.searchsorted(expected, order, side) / len(expected)
+        for side in ("left", "right")
+    ]
     gap = float(np.max(np.abs(gaps)))
     root = np.sqrt(len(seen) * len(expected) / (len(seen) + len(expected)))
     return Comparison(name, num_steps, gap, float(kolmogi(least) / root), float(kolmogorov(gap * root)))

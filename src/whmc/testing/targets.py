@@ -16,9 +16,9 @@ from whmc.modes.library import ModeLibrary
 from whmc.target.target import Numbers, Target
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """A target whose answers are known.
+    """A target whose answers are known. Two are the same only if they are one object.
 
     draw: (rng, n) -> n exact draws and the true mode of each. locations: the peaks. library: charts with the modes'
     true moments and weights, made in the dtype in force. log_evidence: of the target's density as it is written.
