@@ -4,7 +4,8 @@
 # make test-paper   whmc.paper: the printed algorithms and experiments
 # make test-browser   the report in headless Chromium, which has to be installed
 # make test-exactness   every kernel on every target and with every kind of chart: the invariance tests
-# make test-ci   all else that must hold besides `make test`: models, paper, browser and the other tests marked `ci`
+# make test-as-users   those of them that are compiled as users' runs are; all other tests compile more quickly
+# make test-ci   all else that must hold besides `make test`: exactness, models, paper, browser, all marked `ci`
 # make test-slow   what takes longer than CI may
 # make bench   the benchmarks; with POSTERIORDB=folder also those of a local copy of posteriordb
 # make benchmarks/sensor.py   one of them
@@ -13,7 +14,7 @@ PYTHON ?= python3
 VENV ?= .venv-$(notdir $(PYTHON))
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-models test-paper test-browser test-exactness test-ci test-slow chromium lint bench clean
+.PHONY: demo test test-models test-paper test-browser test-exactness test-as-users test-ci test-slow chromium lint bench clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/whmc demo
@@ -21,7 +22,7 @@ demo: $(VENV)/demo.done
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
 test: lint
-	$(PYTEST) -m "not ci and not slow and not models and not paper and not browser"
+	$(PYTEST) -m "not ci and not as_users and not slow and not models and not paper and not browser"
 
 test-models: $(VENV)/all.done
 	$(PYTEST) -m "models and not slow"
@@ -32,11 +33,14 @@ test-paper: $(VENV)/all.done
 test-browser: $(VENV)/all.done chromium
 	$(PYTEST) -m "browser and not slow"
 
-test-exactness: $(VENV)/all.done
-	XLA_FLAGS="$(XLA_FLAGS)" $(PYTEST) -m "ci and not slow" tests/test_invariance.py
+test-exactness: test-as-users
+	$(PYTEST) -m "ci and not slow" tests/test_invariance.py
+
+test-as-users: $(VENV)/all.done
+	XLA_FLAGS="$(XLA_FLAGS)" $(PYTEST) -m as_users
 
 test-ci: $(VENV)/all.done chromium
-	$(PYTEST) -m "(ci or models or paper or browser) and not slow" --ignore tests/test_invariance.py --durations 20
+	$(PYTEST) -m "(ci or models or paper or browser) and not slow and not as_users" --durations 20
 
 test-slow: $(VENV)/all.done
 	$(PYTEST) -m slow

@@ -33,6 +33,14 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 
+LONGEST = ("test_frontend_stan", "test_unknown", "test_frontend_pymc", "test_frontend_numpyro", "test_store")
+"""Files with groups of tests that take minutes on one worker. They begin first, so that none ends alone."""
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
 MOST_MAPPINGS = 30_000
 """Memory mappings of a process, of which Linux allows 65 530. Every compiled function takes some, and a process that
 has too many is aborted: long before that, what was compiled is forgotten."""

@@ -154,9 +154,9 @@ SOME = {
 }
 """Problems on which these charts are tried: a block is compiled anew for them, and some of the problems do."""
 
-SHARE = {"diagonal": 5, "bent": 2, "tailed": 1, "banded": 1}
+SHARE = {"Student-t": 2, "diagonal": 5, "bent": 2, "tailed": 1, "banded": 1}
 """On how many of its problems, in turn, a kernel is tried with these charts before a change is taken; the default cycle
-on all. Student-t charts share what is compiled for Gaussian ones, so they are tried everywhere. The rest is `slow`."""
+on all. The rest is `slow`."""
 
 
 AT_EVERY_CHANGE = ("local", "wormhole", "independence", "cycle")
@@ -164,9 +164,14 @@ AT_EVERY_CHANGE = ("local", "wormhole", "independence", "cycle")
 
 
 def mark_of(kernel: str, chart: str, target: str) -> pytest.MarkDecorator | None:
-    """When kernel x chart x target is tried; None: at every change."""
+    """When kernel x chart x target is tried; None: at every change.
+
+    With the code that users run: the default cycle everywhere, every kernel on one target.
+    """
     if kernel in AT_EVERY_CHANGE and chart == "Gaussian" and target == SMALLEST:
         return None
+    if kernel == "cycle" or (chart, target) == ("Gaussian", "rotated"):
+        return pytest.mark.as_users
     tried = list(SOME.get(chart, PROBLEMS))
     share = SHARE.get(chart, len(tried)) if kernel != "cycle" else len(tried)
     first = list(KERNELS).index(kernel) * share

@@ -177,8 +177,14 @@ assert all(abs((order == k).mean() - 1 / 3) < 0.02 for k in range(3))
 table = result.modes
 assert result.alarms == () and len(table.weight) == 6 and (abs(table.weight - 1 / 6) < 3 * table.weight_se).all()
 assert len(np.unique(order, axis=0)) == 6 and posterior["mean"].dims == ("chain", "draw", "component")
-assert folded.library.num_modes == 1
+assert folded.library.num_modes == 1 and folded.alarms == ()
 assert abs(folded.log_evidence - result.log_evidence) < 5 * np.hypot(folded.log_evidence_se, result.log_evidence_se)
+from whmc.estimate.parameters import ParameterTable
+names = ("weight", "mean", "spread")
+runs = (folded.unfolded().constrained(), result.constrained())
+one, other = (ParameterTable.of({name: values[name] for name in names}) for values in runs)
+z = (one.mean - other.mean) / np.sqrt(one.sd**2 / one.ess + other.sd**2 / other.ess)
+assert len(z) == 9 and abs(z).max() < 5
 """,
 }
 

@@ -578,7 +578,7 @@ STANS_OWN = """
 import asyncio, gzip, json, subprocess, sys
 import httpstan.cache, httpstan.models, httpstan.services_stub
 
-program, data, points = json.load(open("task.json"))
+program, data, points, chains = json.load(open("task.json"))
 name = httpstan.models.calculate_model_name(program)
 for _ in range(5):
     try:
@@ -592,7 +592,7 @@ for _ in range(5):
 values = [module.log_prob(data, row, True) for row in points]
 scores = [module.log_prob_grad(data, row, True) for row in points]
 draws = []
-for chain in range(1, 17):
+for chain in range(1, chains + 1):
     fit = f"{name}/fits/whmc{chain}"
     nuts = "stan::services::sample::hmc_nuts_diag_e_adapt"
     given = dict(data=data, init={}, random_seed=1, chain=chain, num_warmup=1000, num_samples=1000)
@@ -605,15 +605,20 @@ json.dump([values, scores, draws], open("found.json", "w"))
 """
 
 
+def stans_own(folder, data, at, chains=0):
+    """Values and scores at some points, and the draws of that many chains of NUTS."""
+    (folder / "task.json").write_text(json.dumps([PROGRAM, data, np.asarray(at).tolist(), chains]))
+    subprocess.run([sys.executable, "-c", STANS_OWN], cwd=folder, check=True)
+    return json.loads((folder / "found.json").read_text())
+
+
 @real_stan
-def test_stans_own_calls_and_nuts_agree(tmp_path):
+def test_values_and_scores_are_those_of_stans_own_calls(tmp_path):
     """httpstan's calls leave out the constants of ~, so values differ by one number."""
     data = WHOLE | {"K": 2, "A": 1}
     target = from_stan(PROGRAM, data)
     at = points(target.dim)
-    (tmp_path / "task.json").write_text(json.dumps([PROGRAM, data, np.asarray(at).tolist()]))
-    subprocess.run([sys.executable, "-c", STANS_OWN], cwd=tmp_path, check=True)
-    own_values, own_scores, own_draws = json.loads((tmp_path / "found.json").read_text())
+    own_values, own_scores, _ = stans_own(tmp_path, data, at)
     values, scores = jax.jit(jax.vmap(jax.value_and_grad(target)))(at)
     normals = 1 + 1 + 2 + 3 + 3 + 5  # free, between, levels, grid, grill, y
     left_out = -normals * math.log(2 * math.pi) / 2 - math.log(2) - 2 * math.log(3)
@@ -621,6 +626,13 @@ def test_stans_own_calls_and_nuts_agree(tmp_path):
     np.testing.assert_allclose(np.subtract(values, own_values), left_out, rtol=1e-11)
     np.testing.assert_allclose(scores, own_scores, rtol=1e-12, atol=1e-12)
 
+
+@pytest.mark.slow  # values and scores are Stan's own, as the test before says
+@real_stan
+def test_stans_own_nuts_agrees(tmp_path):
+    data = WHOLE | {"K": 2, "A": 1}
+    target = from_stan(PROGRAM, data)
+    own_draws = stans_own(tmp_path, data, points(target.dim), chains=16)[2]
     result = whmc.sample(target, seed=0, progress=False)
     assert result.alarms == ()
     compared = 0

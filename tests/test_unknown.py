@@ -143,8 +143,7 @@ def test_simulation_based_calibration_of_a_mixture_model():
     for run in range(160):
         means = rng.normal(0, 3, 2)
         DATA[:] = rng.normal(np.where(rng.uniform(size=NUM_DATA) < SHARE, *means), 1)
-        # 1024 starts: enough that no further search is made while the chains run
-        result = whmc.sample(target, finder=whmc.MultiStart(1024), seed=run, chains=7, draws=270, warmup=150)
+        result = whmc.sample(target, finder=whmc.MultiStart(128), seed=run, chains=7, draws=270, warmup=150)
         draws = result.draws[:, ::30].reshape(-1, 2)[:63]
         below = [draws.sum(axis=1) < means.sum(), draws.max(axis=1) < means.max(), draws[:, 0] < means[0]]
         ranks.append([np.sum(one) for one in below])
