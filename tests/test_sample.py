@@ -203,7 +203,7 @@ def test_progress_line_only_when_asked(capsys):
     case = unit_pair(2)
     whmc.sample(case.target, modes=case.locations, draws=20, warmup=20, chains=2, progress=True)
     assert "sampling" in capsys.readouterr().err
-    whmc.sample(case.target, modes=case.locations, draws=20, warmup=20, chains=2)
+    whmc.sample(case.target, modes=case.locations, draws=20, warmup=20, chains=2, progress=False)
     assert capsys.readouterr().err == ""
 
 

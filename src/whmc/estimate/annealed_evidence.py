@@ -7,6 +7,7 @@ gives the evidence by Bennett's acceptance ratio. On the extended target, with o
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +31,9 @@ GOOD_SE = 0.03
 NUM_PATHS = 1024
 """Draws annealed each way, or a few less: as many of each chain."""
 
+AT_ONCE = 64
+"""Paths of one call: enough that a call costs little beside them, few enough to tell how far it is."""
+
 MIN_THROAT = 32
 """Annealing steps at least; twice those of the jumps, if these take more."""
 
@@ -48,19 +52,37 @@ def annealed_evidence(
     kernel: AbstractKernel,
     draws: Float[np.ndarray, "chains draws dim"],
     key: Array,
+    tell: Callable[[int, int], None] = lambda done, most: None,
 ) -> Evidence:
-    """The evidence by work, from some of the draws and as many of the throat's own, and what it cost in gradients."""
+    """The evidence by work, from some of the draws and as many of the throat's own, and what it cost in gradients.
+
+    tell: is given how many paths are annealed, and of how many.
+    """
     wormholes = [move for move in moves(kernel) if isinstance(move, Wormhole)]
     throat = max([MIN_THROAT, *(2 * int(move.throat) for move in wormholes)])
     stride = min([1.0, *(float(move.stride) for move in wormholes)])
     some = _thinned(draws)
     size, dim = some.shape[:2], some.shape[2]
     keys = children(key, 2)
-    there = _inward(target, library, jnp.asarray(some.reshape(-1, dim)), keys[0], throat, stride)
-    back = _outward(target, library, jax.random.split(keys[1], size[0] * size[1]), throat, stride)
-    found = acceptance_ratio(np.asarray(back).reshape(size), np.asarray(there).reshape(size))
+    num = size[0] * size[1]
+    inward = (jnp.asarray(some.reshape(-1, dim)), jax.random.split(keys[0], num))
+    ways = (_inward, inward), (_outward, (jax.random.split(keys[1], num),))
+    tell(0, 2 * num)
+    # compiled first: what remains goes at one speed, from which the time left can be told
+    compiled = [
+        way.lower(target, library, *(_part(row, 0) for row in rows), throat, stride).compile() for way, rows in ways
+    ]
+    tell(0, 2 * num)
+    works: list[list[np.ndarray]] = [[], []]
+    for n, (_, rows) in enumerate(ways):
+        for first in range(0, num, AT_ONCE):
+            work = compiled[n](target, library, *(_part(row, first) for row in rows), throat, stride)
+            works[n].append(np.asarray(work))
+            tell(n * num + min(first + AT_ONCE, num), 2 * num)
+    there, back = (np.concatenate(parts)[:num].reshape(size) for parts in works)
+    found = acceptance_ratio(back, there)
     # a gradient a step and one at the start of each path; and one at the end of those that come out of the throat
-    num_gradients = size[0] * size[1] * (2 * (throat + 1) + 1)
+    num_gradients = num * (2 * (throat + 1) + 1)
     return dataclasses.replace(found, method="the throat's work", num_gradients=num_gradients)
 
 
@@ -71,12 +93,17 @@ def _thinned(draws: Float[np.ndarray, "chains draws dim"]) -> Float[np.ndarray, 
     return np.asarray(draws[:, np.linspace(0, num - 1, each).astype(int)])
 
 
+def _part(rows: Array, first: int) -> Array:
+    """`AT_ONCE` of the rows; the last of them again where there are not as many."""
+    return rows[jnp.minimum(jnp.arange(first, first + AT_ONCE), len(rows) - 1)]
+
+
 @jax.jit
 def _inward(
     target: Target,
     library: ModeLibrary,
     positions: Float[Array, "n dim"],
-    key: Array,
+    keys: Array,
     throat: Int[Array, ""] | int,
     stride: Float[Array, ""] | float,
 ) -> Float[Array, " n"]:
@@ -102,7 +129,7 @@ def _inward(
         z, p = apply(chart.inverse_scale, end.displacement), apply(chart.inverse_scale, end.velocity)
         return _throat_energy(library, label, z, p) - start
 
-    return jax.lax.map(lambda pair: one(*pair), (positions, jax.random.split(key, len(positions))), batch_size=64)
+    return jax.vmap(one)(positions, keys)
 
 
 @jax.jit
@@ -134,7 +161,7 @@ def _outward(
         momentum = apply(chart.inverse_scale, end.velocity)
         return -log_joint(state, label, momentum, library) - _throat_energy(library, label, z, p)
 
-    return jax.lax.map(one, keys, batch_size=64)
+    return jax.vmap(one)(keys)
 
 
 def _throat_energy(

@@ -134,7 +134,7 @@ class Prepared:
         plan = dataclasses.replace(self.run.plan, draws=num_asked)
         state = dataclasses.replace(self.run, plan=plan).with_learned(versions=(version,)).charged(num_failed=failed)
         made = make_result(state, self.run_target, trace, version.kernel, {})
-        state = with_evidence(state, self.run_target, made)
+        state = with_evidence(state, self.run_target, made, Progress(False))
         return make_result(state, self.run_target, trace, version.kernel, {})
 
 
@@ -258,18 +258,12 @@ class WHMC(MCMCKernel):
         content = _content(args, kwargs)
         warmup = int(np.clip(num_warmup, LEAST_WARMUP, MOST_WARMUP)) if self._warmup is None else self._warmup
         seed = int(jax.random.bits(rng_key, dtype=jnp.uint32))
-        view = Progress(self._progress)
-        try:
-            with jax.enable_x64(True):
-                model = read_model(self.model, args, kwargs)
-                require_density(model)
-                plan = Plan(max_modes=self._max_modes, seed=seed, chains=self._chains, warmup=warmup)
-                run_target, state = begin(
-                    model.target(), plan, modes=self._modes, finder=self._finder, kernel=self._kernel
-                )
-                state = prepare(state, run_target, view)
-        finally:
-            view.close()
+        with Progress(self._progress) as view, jax.enable_x64(True):
+            model = read_model(self.model, args, kwargs)
+            require_density(model)
+            plan = Plan(max_modes=self._max_modes, seed=seed, chains=self._chains, warmup=warmup)
+            run_target, state = begin(model.target(), plan, modes=self._modes, finder=self._finder, kernel=self._kernel)
+            state = prepare(state, run_target, view)
         target = run_target
         if jnp.result_type(float) != jnp.float64:
             model = read_model(self.model, args, kwargs)

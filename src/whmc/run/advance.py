@@ -1,7 +1,8 @@
-"""What advances a run: search, rounds of the warm-up, blocks of draws, the evidence. Each unit gives a new state."""
+"""What advances a run after its warm-up: blocks of draws, the evidence. Each unit gives a new state."""
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import jax
 import numpy as np
@@ -15,29 +16,16 @@ from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
 from whmc.result import Gradients, Result, Timings
 from whmc.run.chains import cost_of
 from whmc.run.outcome import result_of
-from whmc.run.prepare import compile_block, find_and_start, mover_of, warm_up
+from whmc.run.prepare import mover_of
 from whmc.run.progress import Progress
 from whmc.run.regeneration import adaptive_blocks
-from whmc.run.state import RunState, Stage
+from whmc.run.state import RunState
 from whmc.storage.draws_file import DrawLog
 from whmc.target.check import find_failure
 from whmc.target.target import Target
 
 FAILURE_DRAWS = 1024
 """Draws of q among which a position is looked for where the density fails."""
-
-
-def preparations(state: RunState, target: Target, progress: Progress) -> Iterator[RunState]:
-    """The states up to the first draw that counts."""
-    if state.stage is Stage.SEARCH:
-        state = find_and_start(state, target, progress)
-        yield state
-    if state.stage is not Stage.COMPLETE:
-        state = compile_block(state, target, progress)
-        yield state
-    while state.stage is Stage.WARMUP:
-        state = warm_up(state, target, progress)
-        yield state
 
 
 def blocks(state: RunState, target: Target, log: DrawLog, progress: Progress) -> Iterator[RunState]:
@@ -51,7 +39,7 @@ def _frozen_blocks(state: RunState, target: Target, log: DrawLog, progress: Prog
     """Blocks of a kernel that does not change."""
     plan, newest = state.plan, state.newest
     missing = plan.draws - state.moment.num_drawn
-    progress.say("sampling", state.moment.num_drawn, plan.draws)  # speed is counted from here on
+    progress.sampling(state.moment.num_drawn, plan.draws)  # speed is counted from here on
     began = time.perf_counter()
     for trace, chains in mover_of(state, target).blocks(state.chains, newest.kernel, newest.library, missing):
         log.append(trace)
@@ -63,17 +51,18 @@ def _frozen_blocks(state: RunState, target: Target, log: DrawLog, progress: Prog
         )
         began = now
         progress.take(trace, newest.library)
-        progress.say("sampling", state.moment.num_drawn, plan.draws)
+        progress.sampling(state.moment.num_drawn, plan.draws)
         yield state
 
 
-def with_evidence(state: RunState, target: Target, result: Result) -> RunState:
+def with_evidence(state: RunState, target: Target, result: Result, progress: Progress) -> RunState:
     """The state with the evidence by annealing, if that by the bridge is not good enough."""
     if state.moment.work is not None or not needs_annealing(result.evidence) or not uses_scores(state.newest.kernel):
         return state
     began = time.perf_counter()
     key = stream_key(state.plan.seed, Stream.EVIDENCE)
-    work = annealed_evidence(target, state.newest.library, state.newest.kernel, result.draws, key)
+    newest, tell = state.newest, partial(progress.say, "evidence", unit="annealed paths")
+    work = annealed_evidence(target, newest.library, newest.kernel, result.draws, key, tell)
     seconds = Timings(evidence=time.perf_counter() - began)
     state = state.charged(Gradients(evidence=work.num_gradients), seconds)
     return state.at(work=work) if np.isfinite(work.se) else state
@@ -90,8 +79,11 @@ def _with_failure(state: RunState, target: Target) -> RunState:
     return state.at(failed_at=find_failure(target, np.asarray(points)))
 
 
-def finished(state: RunState, target: Target, log: DrawLog, settings: dict) -> tuple[RunState, Result]:
+def finished(
+    state: RunState, target: Target, log: DrawLog, settings: dict, progress: Progress
+) -> tuple[RunState, Result]:
     """The last state of a run and its result."""
-    state = with_evidence(state, target, result_of(state, target, log, settings))
+    progress.say("evidence", unit="by bridge sampling")
+    state = with_evidence(state, target, result_of(state, target, log, settings), progress)
     state = _with_failure(state, target)
     return state, result_of(state, target, log, settings)

@@ -4,8 +4,8 @@ The block depends on dimension, chains, capacity and moves only, and the first s
 are. If the guess turns out wrong, the block is compiled again.
 """
 
-import contextlib
 import threading
+import warnings
 
 import jax
 import numpy as np
@@ -32,11 +32,12 @@ def with_room(target: Target, library: ModeLibrary, plan: Plan, looking: bool) -
 
 
 class CompileAhead:
-    """One compilation at most, from the first guess on; `wait` ends it."""
+    """One compilation at most, from the first guess on; `wait` ends it. error: what went wrong with it."""
 
     def __init__(self, mover: Mover, plan: Plan, inputs: Inputs) -> None:
         self.mover, self.plan, self.inputs = mover, plan, inputs
         self.thread: threading.Thread | None = None
+        self.error: Exception | None = None
         self.num_looks = 0
 
     def guess(self, search: SearchState) -> None:
@@ -49,14 +50,35 @@ class CompileAhead:
             self.thread = threading.Thread(target=self._compile, args=(library,), daemon=True)
             self.thread.start()
 
+    @property
+    def running(self) -> bool:
+        """Whether `wait` has to wait."""
+        return self.thread is not None and self.thread.is_alive()
+
     def wait(self) -> None:
         """Until it is done, if it has begun."""
         if self.thread is not None:
             self.thread.join()
 
+    def warn(self) -> None:
+        """Says that it failed, once the run has compiled the block by itself: what is wrong with the user's model has
+        then been told as an error, and this is a fault of whmc."""
+        if self.error is not None:
+            warnings.warn(
+                f"compiling beside the search failed ({type(self.error).__name__}: {self.error}); the run has compiled "
+                "after it, which took longer and changes no draw; please report this",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
     def _compile(self, library: ModeLibrary) -> None:
-        # whatever goes wrong here goes wrong again where it is told to the user
-        with contextlib.suppress(Exception), jax.enable_x64(True):
+        try:
+            self._compile_block(library)
+        except Exception as error:  # the run compiles by itself, and an error of the user's is told there
+            self.error = error
+
+    def _compile_block(self, library: ModeLibrary) -> None:
+        with jax.enable_x64(True):
             num, dim = self.plan.chains, library.dim
             states = place_all(np.zeros((num, dim)), np.zeros(num), np.zeros((num, dim)), library)
             num_modes = max(2, library.size) if self.plan.adaptive else library.size

@@ -78,11 +78,6 @@ class Chains:
         return Chains(tuple(map(placed, self.groups)), self.made)
 
     @property
-    def capacity(self) -> int:
-        """That of the library which the states belong to."""
-        return self.groups[0].log_components.shape[1]
-
-    @property
     def states(self) -> ChainState:
         """Of all chains, in NumPy arrays."""
         return jax.tree.map(lambda *parts: np.concatenate(parts)[: self.num], *self.groups)
@@ -171,7 +166,7 @@ class Mover:
     ) -> Block:
         """One block of the active chains, of all unless told, each group in a thread. It does not wait for the block.
 
-        The chains belong to the library: `hand_over` gives them to another. They do not change hands between blocks:
+        The chains belong to the library: `seen_from` gives them to another. They do not change hands between blocks:
         what is computed anew may differ in the last digit, and a run must not hang on where it is cut.
         after: goes on where this block of all chains ends, which may still be computed.
         """
@@ -204,18 +199,9 @@ class Mover:
             target = target_of(task.kernel, self.target)
             return Moved(*move_chains(task.kernel, target, task.library, states, noise, *numbers))
 
-    def hand_over(
-        self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary, *, first_bent: bool = False
-    ) -> Chains:
-        """The chains in states that belong to this library. What a larger one needs, or the first that knows bends, is
-        compiled here, and not in the thread of each group."""
-        before, chains = chains.capacity, chains.seen_from(library)
-        if before != library.capacity or first_bent:
-            self.compile(chains, kernel, library)
-        return chains
-
     def compile(self, chains: Chains, kernel: AbstractKernel, library: ModeLibrary) -> None:
-        """Makes no steps at all: what is left of the call is the compilation."""
+        """Makes no steps at all: what is left of the call is the compilation. Where shapes are new (`same_shapes`) it
+        comes before the next block, which each group would else compile in a thread of its own."""
         task = Task(kernel, library, 0, np.ones(chains.num, bool))
         self._move(task, chains.made, chains.block_length, _settings(), 0, chains.groups[0])
 
@@ -253,6 +239,16 @@ class Mover:
         if not parts:  # no steps at all: a trace without rows
             parts.append(_taken(self.dispatch(chains, kernel, library, 0))[0])
         return jax.tree.map(lambda *rows: np.concatenate(rows), *parts), chains
+
+
+def same_shapes(one: ModeLibrary, other: ModeLibrary) -> bool:
+    """Whether both libraries share one compiled block: the same kinds of charts, in arrays of the same shapes. It says
+    the same of states that belong to them."""
+
+    def kinds(library: ModeLibrary) -> list[Any]:
+        return [jax.tree.structure(library), *((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(library))]
+
+    return kinds(one) == kinds(other)
 
 
 def _settings() -> tuple[bool, Any]:

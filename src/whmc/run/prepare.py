@@ -2,21 +2,24 @@
 
 import math
 import time
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
 from whmc._shapes import Float
+from whmc.kernels.base import AbstractKernel
 from whmc.kernels.settings import arrays, default_kernel
 from whmc.keys import Stream, child, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.result import Gradients, Timings
 from whmc.run.ahead import CompileAhead, with_room
-from whmc.run.chains import Mover, cost_of
+from whmc.run.chains import Mover, cost_of, same_shapes
 from whmc.run.plan import Inputs, Plan
 from whmc.run.progress import Progress
 from whmc.run.state import Learned, RunState, Stage
 from whmc.search import ongoing
+from whmc.search.doing import Doing
 from whmc.search.find import search_modes
 from whmc.search.mode_search import SearchState
 from whmc.search.ongoing import OngoingSearch
@@ -33,25 +36,37 @@ def mover_of(state: RunState, target: Target) -> Mover:
 
 def prepare(state: RunState, target: Target, progress: Progress) -> RunState:
     """All of the search and the warm-up."""
-    if state.stage is Stage.SEARCH:
-        state = find_and_start(state, target, progress)
-    state = compile_block(state, target, progress)
-    while state.stage is Stage.WARMUP:
-        state = warm_up(state, target, progress)
+    for reached in preparations(state, target, progress):
+        state = reached
     return state
 
 
-def find_and_start(state: RunState, target: Target, progress: Progress) -> RunState:
-    """The modes, and chains at them."""
+def preparations(state: RunState, target: Target, progress: Progress) -> Iterator[RunState]:
+    """The states up to the first draw that counts."""
+    ahead = CompileAhead(mover_of(state, target), state.plan, state.inputs)
+    if state.stage is Stage.SEARCH:
+        state = find_and_start(state, target, progress, ahead)
+        yield state
+    if state.stage is not Stage.COMPLETE:
+        state = compile_block(state, target, progress)
+        ahead.warn()
+        yield state
+    while state.stage is Stage.WARMUP:
+        state = warm_up(state, target, progress)
+        yield state
+
+
+def find_and_start(state: RunState, target: Target, progress: Progress, ahead: CompileAhead) -> RunState:
+    """The modes, and chains at them; the block is compiled beside the search."""
     plan, inputs = state.plan, state.inputs
     began = time.perf_counter()
     report = None
     if inputs.library is None or inputs.finder is not None:
-        ahead = CompileAhead(mover_of(state, target), plan, inputs)
-        progress.searching(0, 0, 0, plan.search_budget)
+        budget = plan.search_budget if inputs.finder is None else math.inf
+        progress.say("search", unit="compiling the density")
 
-        def tell(search: SearchState) -> None:
-            progress.searching(search.num_starts, len(search.peaks), search.num_gradients, plan.search_budget)
+        def tell(search: SearchState, doing: Doing) -> None:
+            progress.searching(search, doing, budget)
             ahead.guess(search)
 
         report = search_modes(
@@ -60,10 +75,12 @@ def find_and_start(state: RunState, target: Target, progress: Progress) -> RunSt
             finder=inputs.finder,
             known=inputs.library,
             max_modes=plan.max_modes,
-            budget=plan.search_budget if inputs.finder is None else math.inf,
+            budget=budget,
             tell=tell,
         )
         searched = time.perf_counter()
+        if ahead.running:
+            _say_compile(progress)
         ahead.wait()
         seconds = Timings(search=searched - began, compile=time.perf_counter() - searched)
         state = state.charged(Gradients(search=report.num_gradients + ahead.num_looks), seconds)
@@ -96,11 +113,28 @@ def _positions(
 
 
 def compile_block(state: RunState, target: Target, progress: Progress) -> RunState:
-    """The one compiled function of the run, made before it is needed so that its seconds are known."""
+    """The one compiled function of the run, made before it is needed so that its seconds are known, and once for all
+    groups of chains."""
     began = time.perf_counter()
-    progress.say("compile", 0, 1)
-    mover_of(state, target).compile(state.chains, state.newest.kernel, state.newest.library)
+    _say_compile(progress)
+    for kernel, library in _blocks_of(state):
+        mover_of(state, target).compile(state.chains.seen_from(library), kernel, library)
     return state.charged(seconds=Timings(compile=time.perf_counter() - began))
+
+
+def _blocks_of(state: RunState) -> list[tuple[AbstractKernel, ModeLibrary]]:
+    """One kernel and library of each shape that chains use, or will use next."""
+    adaptation, newest = state.moment.adaptation, state.newest
+    used = [] if adaptation is None else [state.knowledge.versions[v] for v in np.unique(adaptation.version).tolist()]
+    found = [(newest.kernel, newest.library)]
+    for version in used:
+        if not any(same_shapes(version.library, library) for _, library in found):
+            found.append((version.kernel, version.library))
+    return found
+
+
+def _say_compile(progress: Progress) -> None:
+    progress.say("compile", unit="the steps of the chains; seconds, for a large model minutes")
 
 
 def warm_up(state: RunState, target: Target, progress: Progress) -> RunState:
@@ -110,24 +144,30 @@ def warm_up(state: RunState, target: Target, progress: Progress) -> RunState:
     lengths, done = round_lengths(state.plan.warmup), learned.rounds
     trials = warming.plan_round(learned.warmup, lengths[done])
     traces, made = [], sum(lengths[:done])
+    # nothing is looked for after the last round, so its pause is not like the others
+    pauses = len(lengths) - done - isinstance(learned.ongoing, OngoingSearch)
+    say = partial(progress.say, "warm-up", most=state.plan.warmup, unit="steps", pauses=pauses)
+    say(made)
     for trial in trials:
-        tell = partial(_tell, progress, made, state.plan.warmup)
+        tell = partial(_tell, say, made)
         trace, chains = mover.steps(chains, trial.kernel, learned.warmup.library, trial.num_steps, tell)
         cost, made = cost_of(trace), made + trial.num_steps
         state = state.charged(Gradients(warmup=cost.num_gradients), num_failed=cost.num_failed)
         traces.append(trace)
+    say(made, more="tuning")
     warmup, draws = warming.learn(learned.warmup, trials, traces, len(lengths) - 1 - done)
     state = state.with_learned(warmup=warmup, rounds=done + 1)
     if isinstance(learned.ongoing, OngoingSearch) and done < len(lengths) - 1:  # the last round tunes what is frozen
+        say(made, more="looking for more modes")
         state = _look(state, learned.ongoing, target, draws, (done + 1) / (len(lengths) - 1))
-    newest = state.newest
-    first_bent = type(learned.warmup.library.bend) is not type(newest.library.bend)
-    state = state.at(chains=mover.hand_over(chains, newest.kernel, newest.library, first_bent=first_bent))
-    return state.charged(seconds=Timings(warmup=time.perf_counter() - began))
+    library = state.newest.library
+    state = state.at(chains=chains.seen_from(library))
+    state = state.charged(seconds=Timings(warmup=time.perf_counter() - began))
+    return state if same_shapes(library, learned.warmup.library) else compile_block(state, target, progress)
 
 
-def _tell(progress: Progress, before: int, total: int, num: int) -> None:
-    progress.say("warm-up", before + num, total)
+def _tell(say: Callable[[int], None], before: int, num: int) -> None:
+    say(before + num)
 
 
 def _look(state: RunState, search: OngoingSearch, target: Target, draws: Draws, share: float) -> RunState:

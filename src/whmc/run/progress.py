@@ -1,10 +1,17 @@
-"""The live view of a run: where it is, the modes with their weights so far, speed, time left.
+"""The live view of a run: what it does and for how much longer, the modes with their weights so far, speed.
 
-On a terminal it is a picture that changes. Elsewhere, in notebooks and in logs, it is a plain line now and then.
+On a terminal it is a picture that changes. Elsewhere, in notebooks, logs and batch jobs, it is a line now and then: the
+first after two seconds, then one each time that the time in a phase has doubled, so that logs stay short.
+
+Most of what takes long says nothing on the way, such as compiling. So a thread looks at the clock, and shows again what
+was told last.
 """
 
+import dataclasses
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +19,9 @@ import numpy as np
 from whmc._shapes import Float
 from whmc.kernels.block import Trace, regenerated
 from whmc.modes.library import ModeLibrary
+from whmc.run.pace import Pace
+from whmc.search.doing import Doing
+from whmc.search.mode_search import SearchState
 
 SHOWN = 6
 """Modes in the view, the heaviest first."""
@@ -19,46 +29,124 @@ SHOWN = 6
 REFRESH = 0.1
 """Seconds between two pictures at least: the view takes no time from the run."""
 
+TICK = 1.0
+"""Seconds between two looks at the clock: the view shows whole seconds."""
 
-PLAIN_EVERY = 30.0
-"""Seconds between two plain lines: where there is no terminal a short run says nothing, unless it is asked to."""
+FIRST_LINE = 2.0
+"""Seconds of a run, or of a phase, after which it says what it does where there is no terminal: who waits longer thinks
+that it hangs. A run that is over by then says nothing, unless it is asked to."""
+
+BOUND_FROM = 0.25
+"""Share of the most that a part may take, from which on its seconds are told: the most is seldom reached, and a bound
+many times too large would frighten for nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class News:
+    """What was told last. most: of `done`, or 0 where it is not known; exact: whether it will be reached. pauses: in
+    which nothing is done before the end, this one counted."""
+
+    phase: str
+    done: int = 0
+    most: int = 0
+    unit: str = ""
+    more: str = ""
+    exact: bool = True
+    pauses: int = 0
+
+    @property
+    def part(self) -> tuple[str, str]:
+        """What has a pace of its own: the parts of a phase count in different units."""
+        return self.phase, self.unit
 
 
 class Progress:
-    """Says where the run is. None: as True, but where there is no terminal only what takes long is told."""
+    """Says where the run is. None: as True, but where there is no terminal only what takes long is told.
 
-    def __init__(self, shown: bool | None = False) -> None:
+    Use it as a context: inside, it also shows that time goes by. now: the clock, in seconds.
+    """
+
+    def __init__(self, shown: bool | None = False, now: Callable[[], float] = time.perf_counter) -> None:
         self.shown, self.asked = shown is not False, shown is True
         self.terminal = self.shown and sys.stderr.isatty()
-        self.started = self.drawn_at = time.perf_counter()
-        self.phase, self.phase_started, self.phase_done = "", self.started, 0
+        self.now = now
+        self.started = self.drawn_at = now()
+        self.due = self.started + FIRST_LINE
+        self.news, self.last_line = News("start"), ""
+        self.phase_started = {self.news.phase: self.started}
+        self.paces: dict[tuple[str, str], Pace] = {}
         self.counts: Float[np.ndarray, "chains modes"] | None = None
         self.num_steps = self.num_jumps = self.num_regenerations = self.num_gradients = 0
         self.live: Any = None
+        self.lock = threading.RLock()
+        self.over = threading.Event()
+        self.ticker: threading.Thread | None = None
 
-    def say(self, phase: str, done: int, total: int, more: str = "") -> None:
-        """The phase, how much of it is done, and a word besides."""
+    def __enter__(self) -> "Progress":
+        if self.shown:
+            self.over.clear()
+            self.ticker = threading.Thread(target=self._tick, name="whmc-progress", daemon=True)
+            self.ticker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The last picture stays."""
+        self.over.set()
+        if self.ticker is not None:
+            self.ticker.join()
+            self.ticker = None
+        if self.asked and self.paces:
+            self._end_of_phase()
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def say(
+        self,
+        phase: str,
+        done: int = 0,
+        most: int = 0,
+        *,
+        unit: str = "",
+        more: str = "",
+        exact: bool = True,
+        pauses: int = 0,
+    ) -> None:
+        """What the run does; see `News`."""
         if not self.shown:
             return
-        now = time.perf_counter()
-        if phase != self.phase:
-            self.phase, self.phase_started, self.phase_done = phase, now, done
-            self.drawn_at = 0.0 if self.terminal else self.drawn_at
-        if not self.terminal:
-            if now - self.drawn_at >= PLAIN_EVERY or (self.asked and done >= total):
-                self.drawn_at = now
-                print(self._line(now, done, total, more), file=sys.stderr, flush=True)
-            return
-        if now - self.drawn_at < REFRESH and done < total:
-            return
-        self.drawn_at = now
-        self._draw([self._line(now, done, total, more), *self._modes()])
+        with self.lock:
+            now, before = self.now(), self.news
+            news = News(phase, done, most, unit, more, exact, pauses)
+            if news.part != before.part and before.part in self.paces:
+                self.paces[before.part].leave(now)
+            if news.part not in self.paces:
+                self.paces[news.part] = Pace.at(now, done)
+            elif news.part != before.part:
+                self.paces[news.part].come_back(now)
+            self.paces[news.part].reach(now, done)
+            if phase != before.phase:
+                if self.asked and before.phase != "start":
+                    self._end_of_phase()
+                self.phase_started.setdefault(phase, now)
+                self.due = min(self.due, now + FIRST_LINE)
+            self.news = news
+            if not self.terminal:
+                self._print_if_due(now)
+            elif phase != before.phase or now - self.drawn_at >= REFRESH or (exact and done >= most):
+                self._show(now)
 
-    def searching(self, num_starts: int, num_modes: int, num_gradients: int, budget: float) -> None:
-        """The search: how much of its budget is used. It may go beyond, where there is more to be found."""
-        spent = min(num_gradients, int(budget)) if np.isfinite(budget) else num_gradients
-        total = int(budget) if np.isfinite(budget) and num_gradients < budget else num_gradients + 1
-        self.say("search", spent, total, f"gradients; {num_starts} starts, {num_modes} modes so far")
+    def sampling(self, done: int, most: int, more: str = "") -> None:
+        """Draws of each chain."""
+        self.say("sampling", done, most, unit="draws", more=more)
+
+    def searching(self, search: SearchState, doing: Doing, budget: float) -> None:
+        """What a search is at. How long it takes nobody knows: it goes on where there is more to be found."""
+        spent, num_modes = search.num_gradients + doing.num_gradients, len(search.peaks)
+        found = f"{num_modes} mode{'s' * (num_modes != 1)} so far, {spent} gradients"
+        if spent < budget < np.inf:
+            found += f" ({budget:.0f} in all unless there is more to find)"
+        self.say("search", doing.done, doing.most, unit=doing.what, more=found, exact=False)
 
     def take(self, trace: Trace, library: ModeLibrary) -> None:
         """Adds up the modes, jumps and costs of a block, (steps, chains, ...)."""
@@ -66,40 +154,77 @@ class Progress:
             return
         modes = library.mode_of[np.asarray(trace.label)]
         new = np.stack([(modes == k).sum(axis=0) for k in range(library.num_modes)], axis=1).astype(float)
-        same = self.counts is not None and self.counts.shape == new.shape
-        self.counts = self.counts + new if same and self.counts is not None else new
         parts = trace.info if isinstance(trace.info, tuple) else (trace.info,)
-        self.num_steps += modes.size
-        self.num_regenerations += int(np.sum(regenerated(trace.info)))
-        for part in parts:
-            changed = library.mode_of[np.asarray(part.label)] != library.mode_of[np.asarray(part.proposed)]
-            self.num_jumps += int(np.sum(part.accepted & changed))
-            self.num_gradients += int(np.sum(part.num_gradients))
+        with self.lock:
+            same = self.counts is not None and self.counts.shape == new.shape
+            self.counts = self.counts + new if same and self.counts is not None else new
+            self.num_steps += modes.size
+            self.num_regenerations += int(np.sum(regenerated(trace.info)))
+            for part in parts:
+                changed = library.mode_of[np.asarray(part.label)] != library.mode_of[np.asarray(part.proposed)]
+                self.num_jumps += int(np.sum(part.accepted & changed))
+                self.num_gradients += int(np.sum(part.num_gradients))
 
-    def close(self) -> None:
-        """The last picture stays."""
-        if self.live is not None:
-            self.live.stop()
-            self.live = None
+    def look(self) -> None:
+        """Shows again what was told last, if it is time."""
+        if not self.shown:
+            return
+        with self.lock:
+            now = self.now()
+            if not self.terminal:
+                self._print_if_due(now)
+            elif now - self.drawn_at >= TICK:
+                self._show(now)
 
-    def _line(self, now: float, done: int, total: int, more: str) -> str:
-        share = done / total if total else 1.0
-        text = f"whmc {self.phase:<9s}{share:5.0%}  {done}/{total}  {now - self.started:.0f} s"
-        made = done - self.phase_done
-        if made > 0 and done < total:
-            text += f", {(now - self.phase_started) * (total - done) / made:.0f} s left"
-        return f"{text}  {more}".rstrip()
+    def _tick(self) -> None:
+        while not self.over.wait(TICK):
+            self.look()
+
+    def _print_if_due(self, now: float) -> None:
+        if now >= self.due:
+            self.due = now + max(FIRST_LINE, now - self.phase_started[self.news.phase])
+            self._print(now)
+
+    def _end_of_phase(self) -> None:
+        """The last line of a phase, where there is no terminal that has shown it."""
+        if not self.terminal and self._line(self.paces[self.news.part].told) != self.last_line:
+            self._print(self.paces[self.news.part].told)
+
+    def _print(self, now: float) -> None:
+        self.last_line = self._line(now)
+        print(self.last_line, file=sys.stderr, flush=True)
+
+    def _show(self, now: float) -> None:
+        self.drawn_at = now
+        self._draw([self._line(now), *self._modes()])
+
+    def _line(self, now: float) -> str:
+        news, seconds = self.news, f"{now - self.started:.0f} s"
+        pace = self.paces.get(news.part)
+        left = None if pace is None else pace.left(now, news.most, news.pauses)
+        share = news.done / news.most if news.most else 0.0
+        if not news.most:
+            parts = [seconds, news.unit]
+        elif news.exact:
+            told = "" if left is None else f", {left:.0f} s left"
+            parts = [seconds + told, f"{news.done}/{news.most} {news.unit}"]
+        else:
+            told = "" if left is None or share < BOUND_FROM else f", at most {left:.0f} s more"
+            parts = [seconds, f"{news.done} of at most {news.most} {news.unit}{told}"]
+        start = f"{share:4.0%}" if news.most and news.exact else "    "
+        return f"whmc {news.phase:<9s}{start}  {'  '.join(part for part in [*parts, news.more] if part)}".rstrip()
 
     def _modes(self) -> list[str]:
         """Weights with errors across chains, and how the chains move."""
-        if self.counts is None or self.phase != "sampling":
+        pace = self.paces.get(("sampling", "draws"))
+        if self.counts is None or pace is None:
             return []
         shares = self.counts / self.counts.sum(axis=1, keepdims=True)
         weight, error = shares.mean(axis=0), shares.std(axis=0, ddof=1 if len(shares) > 1 else 0) / len(shares) ** 0.5
         order = np.argsort(-weight, kind="stable")[:SHOWN]
         found = "  ".join(f"{k}: {weight[k]:.3f} ± {error[k]:.3f}" for k in order)
         rest = f"  and {len(weight) - SHOWN} more" if len(weight) > SHOWN else ""
-        rate = self.num_gradients / max(time.perf_counter() - self.phase_started, 1e-9)
+        rate = self.num_gradients / max(pace.told - pace.began, 1e-9)
         return [
             f"     modes {len(weight)}  {found}{rest}",
             f"     mode changes {self.num_jumps / self.num_steps:.2f} a step, regenerations {self.num_regenerations}, "

@@ -28,8 +28,8 @@ from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.modes.refine import with_best_dof, with_gaussian_base
 from whmc.result import Gradients, Timings
-from whmc.run.chains import Chains, Mover, cost_of
-from whmc.run.prepare import mover_of
+from whmc.run.chains import Chains, Mover, cost_of, same_shapes
+from whmc.run.prepare import compile_block, mover_of
 from whmc.run.progress import Progress
 from whmc.run.state import Adaptation, RunState, Version, behind, waits_for_modes
 from whmc.search import ongoing
@@ -94,9 +94,12 @@ def adaptive_blocks(
                 return
             active, num_steps, before = behind(state), state.chains.block_length, _adaptation(state)
             state = state.at(adaptation=dataclasses.replace(before, patience=before.patience - 1))
+        library = state.newest.library
         state = advance(state, target, log, active, num_steps, look)
+        if not same_shapes(state.newest.library, library):
+            state = compile_block(state, target, progress)
         more = f"{state.newest.library.num_modes} modes, {_adaptation(state).num_regenerations} regenerations"
-        progress.say("sampling", state.moment.num_drawn, state.plan.draws, more)
+        progress.sampling(state.moment.num_drawn, state.plan.draws, f"{more}; longer if more modes are found")
         yield state
 
 
@@ -159,7 +162,7 @@ def _block(
     """One block of the chains that have version v, their draws written down; and which stopped for an update."""
     version, adaptation = state.knowledge.versions[v], _adaptation(state)
     waits = v < len(state.knowledge.versions) - 1
-    chains = mover.hand_over(state.chains, version.kernel, version.library)
+    chains = state.chains.seen_from(version.library)
     block = mover.dispatch(chains, version.kernel, version.library, num_steps, active=mine, update_waits=waits)
     trace, made = jax.tree.map(np.asarray, block.trace), np.asarray(block.made)
     ran = np.arange(state.chains.block_length)[:, None] < made

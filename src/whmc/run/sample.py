@@ -1,9 +1,8 @@
 """`sample` and `resume`: the doors to a run."""
 
-import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +15,11 @@ from whmc.kernels.base import AbstractKernel
 from whmc.modes.curvature import library_at
 from whmc.modes.library import ModeLibrary
 from whmc.result import Gradients, Result, Timings
-from whmc.run.advance import blocks, finished, preparations
+from whmc.run.advance import blocks, finished
 from whmc.run.checkpoint import Checkpoints, read_state, with_code
 from whmc.run.interrupt import Interrupt
 from whmc.run.plan import Inputs, Plan
+from whmc.run.prepare import preparations
 from whmc.run.progress import Progress
 from whmc.run.regeneration import require_adaptable
 from whmc.run.settings import require_same, settings_of, warn_of_versions
@@ -78,7 +78,8 @@ def sample(
     store: a folder, new or empty: draws are written there as they come, with a checkpoint after every block, and
         `whmc.resume(store, target)` goes on after a crash. The memory that a run takes does not grow with its draws
         (with adapt="regeneration" it does: charts are learned from all of them).
-    progress: a live view on standard error; where that is no terminal, a plain line every half minute.
+    progress: a live view on standard error; where that is no terminal, a line after two seconds, then one each time
+        that the time in a phase has doubled. True: also the last line of each phase; False: nothing.
 
     Ctrl-C while sampling returns what exists; pressed twice it aborts.
     """
@@ -244,8 +245,7 @@ def _run(
                 state = reached
                 if interrupt.asked:
                     break
-        progress.close()
-        state, result = finished(state, target, log, settings)
+        state, result = finished(state, target, log, settings, progress)
         keep(state, last=True)
         return result
     except BaseException as error:
@@ -265,13 +265,8 @@ def _log(state: RunState, checkpoints: Checkpoints | None) -> DrawLog:
     return DrawsOnDisk(checkpoints.store, Record.of(state.newest.kernel, state.newest.library.dim))
 
 
-@contextlib.contextmanager
-def _view(progress: bool | Progress | None) -> Iterator[Progress]:
-    view = progress if isinstance(progress, Progress) else Progress(progress)
-    try:
-        yield view
-    finally:
-        view.close()
+def _view(progress: bool | Progress | None) -> Progress:
+    return progress if isinstance(progress, Progress) else Progress(progress)
 
 
 def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> tuple[Target, ModeLibrary | None, int]:

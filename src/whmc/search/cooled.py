@@ -9,6 +9,7 @@ back, few have. Of those that are followed most are back at the peak after an ev
 """
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 
@@ -33,6 +34,7 @@ COLDEST_BETA = 30.0
 class Cooled(AbstractFinder):
     """Descents from draws of the known peaks' charts, cooled: theta = mu_k + L_k z / sqrt(beta), log beta uniform."""
 
+    unit: ClassVar[str] = "draws around known peaks"
     num_starts: int | None = NUM_DRAWS
 
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:

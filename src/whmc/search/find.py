@@ -1,7 +1,7 @@
 """`find_modes`: finders, polish, local chains for what has no peak, and what each mode weighs."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -12,10 +12,12 @@ from whmc.keys import Stream, child, children, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.search.connect import connect, explained_strays
 from whmc.search.cooled import Cooled
+from whmc.search.doing import Doing
 from whmc.search.finders import AbstractFinder, MultiStart
 from whmc.search.mode_search import (
     STRAY_SHARE,
     SearchState,
+    Tell,
     forget_strays,
     know,
     loose_points,
@@ -65,7 +67,7 @@ def search_modes(
     known: ModeLibrary | None = None,
     max_modes: int = MAX_MODES,
     budget: float = math.inf,
-    tell: Callable[[SearchState], None] = lambda state: None,
+    tell: Tell = lambda state, doing: None,
 ) -> SearchReport:
     """A search for modes, with its report.
 
@@ -75,7 +77,7 @@ def search_modes(
     max_modes: charts at most; the heaviest are kept.
     budget: gradients that the default finders take while nothing says that there is more to be found: all basins are
         hit about equally, and the population lies in modes that are known. Where that is not so, the search goes on.
-    tell: is given the search after every batch of starts.
+    tell: is given the search and what it is at after every batch of starts, and at every temperature.
     """
     require_target(target)
     finders = require_finders(finder)
@@ -96,6 +98,7 @@ def search_modes(
             state = with_cost(know(state, known, heights), known.size)
         for n, one in enumerate(finders):
             state = _with_finder(state, target, one, child(key, n), budget, tell)
+        tell(state, Doing("weighing what was found"))
         state = _without_explained(state, target, key_strays)
         state, unbounded = _with_unpeaked(state, target, key_chains)
         return finish(state, target, key_masses, unbounded=unbounded)
@@ -107,7 +110,7 @@ def _with_finder(
     finder: AbstractFinder,
     key: Array,
     budget: float,
-    tell: Callable[[SearchState], None],
+    tell: Tell,
 ) -> SearchState:
     """The search after a finder: starts take half of the budget, a small population the rest; a whole one follows where
     hits are uneven, or where the small one has found something."""

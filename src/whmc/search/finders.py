@@ -6,11 +6,13 @@ A finder only proposes where to look. Whether an end is a mode, and which, is de
 
 import abc
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 
 from whmc._shapes import Array
 from whmc.search.descent import DescentResult, KnownModes, descend, descend_residual
+from whmc.search.doing import TellPart
 from whmc.search.residual import TEMPERATURE, log_tempered
 from whmc.target.rows import logdensities
 from whmc.target.target import Target
@@ -20,10 +22,18 @@ class AbstractFinder(abc.ABC):
     """`num_starts`: how many starts in all; None: as many as the stopping rule asks for."""
 
     num_starts: int | None
+    unit: ClassVar[str] = "starts"
 
     @abc.abstractmethod
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
         """`num` starts, side by side."""
+
+    def find_and_tell(
+        self, key: Array, target: Target, num: int, known: KnownModes | None, tell: TellPart
+    ) -> DescentResult:
+        """As `find`; a finder whose starts take long says on the way how far it is."""
+        del tell
+        return self.find(key, target, num, known)
 
     def __post_init__(self) -> None:
         num = self.num_starts

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from whmc.modes.curvature import spread
 from whmc.modes.library import ModeLibrary
 from whmc.search.assign import NOBODY, settle
 from whmc.search.descent import BATCH, DescentResult, KnownModes
+from whmc.search.doing import Doing
 from whmc.search.finders import AbstractFinder
 from whmc.search.masses import chart_library
 from whmc.search.peak import SAME_MODE_SD, Peak
@@ -111,6 +113,10 @@ class SearchState:
         return chao(self.basins) - len(self.basins)
 
 
+Tell = Callable[[SearchState, Doing], None]
+"""Given a search and what it is at."""
+
+
 def start_search(target: Target, max_modes: int) -> SearchState:
     """A search that knows nothing yet."""
     nothing = np.zeros((0, target.dim))
@@ -161,12 +167,12 @@ def run_finder(
     finder: AbstractFinder,
     key: Array,
     until: float = np.inf,
-    tell: Callable[[SearchState], None] = lambda state: None,
+    tell: Tell = lambda state, doing: None,
 ) -> SearchState:
     """Batches of starts until all are used, or the stopping rule is met, or there are too many modes.
 
     until: gradients of the whole search after which this finder stops, unless hits say that there is more. tell: is
-    given the search after every batch.
+    given the search after every batch, and within those that take long.
     """
     taken = last_new = batch = 0
     most = finder.num_starts or MAX_STARTS
@@ -176,10 +182,10 @@ def run_finder(
         limited = until < np.inf and state.even  # then small steps, so that no more is spent than was allowed
         size = few if taken < BATCH else BATCH if limited else _batch_size(taken, target.dim)
         num, before = min(size, most - taken), state
-        found = finder.find(child(key, batch), target, num, known_modes(state))
+        found = finder.find_and_tell(child(key, batch), target, num, known_modes(state), partial(tell, state))
         state = take(state, target, found)
         taken, batch = taken + num, batch + 1
-        tell(state)
+        tell(state, Doing(finder.unit, taken, most))
         last_new = taken if len(state.peaks) > len(before.peaks) else last_new
         settled = finder.num_starts is None and taken >= FEWEST_STARTS and _settled(state, found, taken - last_new)
         next_cost = state.num_gradients - before.num_gradients

@@ -6,17 +6,20 @@ population lies where the mass is, also where the mass has no peak.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 
 from whmc._shapes import Array, Float, Int
 from whmc.keys import children, generator
 from whmc.search.descent import BATCH, DescentResult, KnownModes, descend
+from whmc.search.doing import Doing, TellPart, unheard
 from whmc.search.finders import AbstractFinder
 from whmc.search.swarm import TRAJECTORY_STEPS, Swarm, chosen, gather, move
 from whmc.target.target import Target
 
 MAX_RISES = 200
+RISES = "temperatures of a population"
 HOT_BETA = 0.1
 MOVES = 3, 3, 3
 FEWER_MOVES = 2, 2, 10
@@ -39,6 +42,7 @@ class Tempered(AbstractFinder):
     of beta, while it is small, then, and at its end.
     """
 
+    unit: ClassVar[str] = "particles"
     num_starts: int | None = BATCH
     num_particles: int = BATCH
     num_moves: tuple[int, int, int] = MOVES
@@ -50,9 +54,14 @@ class Tempered(AbstractFinder):
         return dataclasses.replace(self, num_starts=num, num_particles=num, num_moves=FEWER_MOVES)
 
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
+        return self.find_and_tell(key, target, num, known, unheard)
+
+    def find_and_tell(
+        self, key: Array, target: Target, num: int, known: KnownModes | None, tell: TellPart
+    ) -> DescentResult:
         key_starts, key_moves = children(key, 2)
         starts = target.draw_starts(key_starts, self.num_particles)
-        swarm = anneal(target, gather(target, starts), generator(key_moves), self.num_moves)
+        swarm = anneal(target, gather(target, starts), generator(key_moves), self.num_moves, tell)
         population, spent = swarm.alive[:num], swarm.num_gradients
         if len(population) == 0:
             return DescentResult(population, np.zeros(0, bool), spent, population, num_upfront=spent)
@@ -62,9 +71,15 @@ class Tempered(AbstractFinder):
         )
 
 
-def anneal(target: Target, swarm: Swarm, rng: np.random.Generator, num_moves: tuple[int, int, int]) -> Swarm:
+def anneal(
+    target: Target,
+    swarm: Swarm,
+    rng: np.random.Generator,
+    num_moves: tuple[int, int, int],
+    tell: TellPart = unheard,
+) -> Swarm:
     """The swarm at beta = 1, by rises of beta and moves after each."""
-    for _ in range(MAX_RISES):
+    for n in range(MAX_RISES):
         if swarm.beta >= 1 or np.all(swarm.far):
             break
         gain = _gain(swarm.logdensity, 1 - swarm.beta)
@@ -73,6 +88,7 @@ def anneal(target: Target, swarm: Swarm, rng: np.random.Generator, num_moves: tu
         swarm = dataclasses.replace(chosen(swarm, which), beta=beta)
         for _ in range(num_moves[(beta >= HOT_BETA) + (beta >= 1)]):
             swarm = move(swarm, target, rng, num_steps=HOT_STEPS if beta < HOT_BETA else TRAJECTORY_STEPS)
+        tell(Doing(RISES, n + 1, MAX_RISES, swarm.num_gradients))
     return swarm
 
 
