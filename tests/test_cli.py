@@ -13,6 +13,7 @@ import pytest
 import whmc
 from whmc.cli import main
 from whmc.cli.load_target import parse_starts
+from whmc.run import progress
 
 pytestmark = pytest.mark.xdist_group("cli")  # its runs are made once, not in every worker
 
@@ -115,7 +116,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "says"), WRONG, ids=[f"{arguments[0]}: {says}" for arguments, says in WRONG])
-def test_wrong_input_is_one_line_and_nothing_is_lost(folder, capsys, arguments, says):
+def test_wrong_input_is_one_line_and_nothing_is_lost(folder, capsys, monkeypatch, arguments, says):
+    monkeypatch.setattr(progress, "FIRST_LINE", np.inf)  # on a slow machine a search tells how far it is
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert main([text.replace("{}", str(folder)) for text in arguments]) in (1, 2)
     printed = capsys.readouterr()
@@ -305,3 +307,12 @@ def test_compiled_code_is_kept_unless_told(folder, tmp_path, monkeypatch):
     assert not (cache / "whmc").exists()  # matplotlib has its own there
     assert in_a_process(*sample, str(tmp_path / "second")).returncode == 0
     assert list((cache / "whmc" / "jax").iterdir())
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_search_tells_what_it_does_unless_quiet(folder, monkeypatch, capsys, quiet):
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.0)
+    assert main(["modes", f"{folder}/model.py:target", *["--quiet"] * quiet]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert all(line.startswith("whmc search") for line in told)
+    assert bool(told) is not quiet and any("of at most 4096 starts" in line for line in told) is not quiet

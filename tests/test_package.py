@@ -20,8 +20,8 @@ ROOMS = (
 
 # and inside the run a module imports from those before it
 RUN = (
-    "plan", "chains", "state", "settings", "progress", "interrupt", "ahead", "prepare", "regeneration", "outcome",
-    "advance", "checkpoint", "sample", "load",
+    "plan", "chains", "state", "settings", "pace", "progress", "interrupt", "ahead", "prepare", "regeneration",
+    "outcome", "advance", "checkpoint", "sample", "load",
 )  # fmt: skip
 
 

@@ -3,11 +3,12 @@
 import argparse
 import json
 import logging
+import math
 import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from whmc.cli.output import OutputClosed, model_prints_to_stderr, say
 from whmc.result import Result
 from whmc.run.load import load
 from whmc.run.plan import Plan
+from whmc.run.progress import Progress
 from whmc.run.sample import default_warmup, sample_run
 from whmc.run.sample import resume as resume_run
 from whmc.search.find import search_modes
@@ -103,8 +105,10 @@ def check(chosen: argparse.Namespace) -> int:
 @command
 def modes(chosen: argparse.Namespace) -> int:
     """A search, and no more."""
-    with model_prints_to_stderr():
-        search = search_modes(_loaded(chosen).target, seed=chosen.seed, max_modes=chosen.max_modes)
+    with model_prints_to_stderr(), Progress(_progress(chosen)) as view:
+        view.say("search", unit="compiling the density")
+        tell = partial(view.searching, budget=math.inf)
+        search = search_modes(_loaded(chosen).target, seed=chosen.seed, max_modes=chosen.max_modes, tell=tell)
     location, _, log_weight, _ = search.library.charts()
     weight = np.exp(log_weight)
     if chosen.json:
