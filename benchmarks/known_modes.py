@@ -106,7 +106,6 @@ def main():
         case = load(name)
         row(name, case, options.seeds, one_mode=False)
         row(f"{name}, from one mode", case, options.seeds, one_mode=True)
-    # the Gibbs form also weighs a density for each chart, which its count of gradients leaves out
     case, local = load("k10_d20"), whmc.LocalHMC(num_steps=1)
     forms = {
         "Gibbs form": (local, whmc.GibbsWormhole(), whmc.Independence()),

@@ -766,35 +766,3 @@ with jax.enable_x64(True):
     assert np.allclose(loop(points, slow(matrix)), 0.999**3 * points, rtol=1e-12)
 """
     subprocess.run([sys.executable, "-c", program, road], check=True, timeout=300)
-
-
-class CountedPair:
-    """Two Gaussians with their gradient, and how often they were asked for."""
-
-    def __init__(self, centre):
-        self.centre, self.calls = np.asarray(centre), 0
-
-    def __call__(self, x):
-        self.calls += 1
-        heights = np.array([-0.5 * np.sum((x - self.centre) ** 2), -0.5 * np.sum((x + self.centre) ** 2)])
-        shares = np.exp(heights - np.logaddexp(*heights))
-        return np.logaddexp(*heights), -shares[0] * (x - self.centre) - shares[1] * (x + self.centre)
-
-
-@pytest.mark.parametrize(
-    ("target", "run"),
-    [
-        pytest.param(
-            {"symmetries": [whmc.Flip([0, 1])]}, {"finder": whmc.MultiStart(16), "draws": 20}, id="folding a symmetry"
-        ),
-        pytest.param({}, {"modes": [[4.0, 4.0]], "adapt": "regeneration", "draws": 300}, id="restarts"),
-    ],
-)
-def test_what_a_run_costs_besides_its_steps_is_counted(target, run):
-    """A tenth is left for what looks at a target before the run: its dtype, its probes."""
-    function = CountedPair([4.0, 4.0])
-    found = whmc.sample(
-        from_numpy(function, True, dim=2, starts=(-8.0, 8.0), **target), chains=4, warmup=50, seed=0, **run
-    )
-    told = sum(dataclasses.asdict(found.gradients).values())
-    assert 0.9 * function.calls <= told <= 1.1 * function.calls

@@ -297,7 +297,7 @@ def test_a_store_of_another_schema_is_refused(stored, tmp_path):
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
     (folder / "settings.json").write_text(json.dumps({**settings, "sha256": digest}))
     for use in (whmc.load, lambda folder: whmc.resume(folder, TARGET)):
-        with pytest.raises(StoreError, match=r"has schema 1, this whmc reads 5: use the whmc that wrote it"):
+        with pytest.raises(StoreError, match=r"has schema 1, this whmc reads 6: use the whmc that wrote it"):
             use(folder)
 
 

@@ -152,8 +152,7 @@ def test_symmetries_of_constrained_values():
     """Weights on a simplex: no permutation of the unconstrained coordinates, and with a Jacobian of its own."""
     target = simplex_target([whmc.Exchange("mean", "weight")])
     with jax.enable_x64(True):
-        kept, spent = fold_target(target, 0)
-        assert spent > 64  # at least a gradient for each descent
+        kept = fold_target(target, 0)
         x = jnp.asarray(kept.draw_starts(jax.random.key(0), 1)[0])
         images = [kept.image(g, x) for g in range(len(kept.group))]
         np.testing.assert_allclose(

@@ -57,16 +57,26 @@ class Timings:
 
 @dataclasses.dataclass(frozen=True)
 class Gradients:
-    """Gradients of the log density that each phase took, all chains together. A product with the Hessian counts as two.
+    """The ledger of a run: positions at which it asked for the log density, with its gradient or without. Each counts
+    once, for the phase that asked.
 
-    search: descents, annealed population, polish and masses, also of searches that went on later. sampling: also draws
-    that were not kept, and fresh starts at regenerations. evidence: annealing for the log evidence.
+    search: descents, annealed population, polish and masses, also of searches that went on later. warmup: its steps.
+    sampling: all steps, also of draws that were not kept, and fresh starts at regenerations. evidence: annealing for
+    the log evidence. other: charts of modes that were given, which image of each mode is kept where there are
+    symmetries, whether charts may bend, first states of chains, and where the density fails, if it often does.
+
+    A position counts also where it is not finite, and where it was evaluated just before. A function outside of JAX is
+    called for neither; else once each, or 2 D + 1 times where its gradient is made of differences. Not counted is what
+    nobody asked for: compiled code also evaluates copies that fill a group of chains, and chains of a group that stand
+    still while others move. Nor is what a store compares a target with, to know it again, and what was under way when
+    a run was stopped.
     """
 
     search: int = 0
     warmup: int = 0
     sampling: int = 0
     evidence: int = 0
+    other: int = 0
 
     def __add__(self, other: "Gradients") -> "Gradients":
         return _added(self, other)
@@ -199,7 +209,7 @@ class Result:
 
     @cached_property
     def num_gradients(self) -> int:
-        """Gradients of the log density that the draws took, all chains together; `gradients` has all costs."""
+        """What the steps of the draws in this result took, all chains together; `gradients` is what the run took."""
         return int(sum(np.sum(info.num_gradients) for info in self.steps.values()))
 
     @cached_property

@@ -1,5 +1,6 @@
 """A result for other programs."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ def as_json(result: Result) -> dict[str, Any]:
         "chains": result.draws.shape[0],
         "draws": result.draws.shape[1],
         "num_gradients": result.num_gradients,
+        "gradients": dataclasses.asdict(result.gradients) | {"total": result.gradients.total},
         "num_regenerations": result.num_regenerations,
         "seconds": result.timings.total,
     }

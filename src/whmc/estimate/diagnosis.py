@@ -34,7 +34,7 @@ def diagnose(result: "Result") -> tuple[Alarm, ...]:
         *alarms.mixing(_watched(result), (chains, draws)),
         *alarms.evidence_uncertain(result.evidence),
         *alarms.evidences_disagree(result.evidence_estimates),
-        *alarms.failures(result.num_failed, result.num_gradients + result.num_warmup_gradients, result.failed_at),
+        *alarms.failures(result.num_failed, result.gradients.warmup + result.gradients.sampling, result.failed_at),
     )
 
 

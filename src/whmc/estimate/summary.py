@@ -48,10 +48,10 @@ def _moves(result: "Result") -> list[str]:
 
 def _cost(result: "Result") -> list[str]:
     seconds, spent = result.timings, result.gradients
-    annealing = f" + {spent.evidence} evidence" if spent.evidence else ""
+    rest = "".join(f" + {num} {name}" for name, num in (("evidence", spent.evidence), ("other", spent.other)) if num)
     annealed = f", evidence {seconds.evidence:.1f}" if spent.evidence else ""
     return [
-        f"gradients: {spent.search} search + {spent.warmup} warm-up + {spent.sampling} sampling{annealing}; "
+        f"gradients: {spent.search} search + {spent.warmup} warm-up + {spent.sampling} sampling{rest}; "
         f"failed evaluations: {result.num_failed}",
         f"seconds: search {seconds.search:.1f}, prepare {seconds.prepare:.1f}, compile {seconds.compile:.1f}, "
         f"warm-up {seconds.warmup:.1f}, sampling {seconds.sampling:.1f}{annealed}",

@@ -195,7 +195,7 @@ class GibbsWormhole(AbstractFlight, AbstractJump):
     """The direct jump without rejection: all charts at once.
 
     i ~ r(theta), z = T_i^{-1} theta; then k from p(k|z) ∝ pi(T_k z) r_k(T_k z) |dT_k z|, T_k z = mu_k + L_k z, or bent.
-    It costs a density for each chart and one gradient where it lands.
+    It costs a density for each chart and one gradient where it lands, and counts both.
     """
 
     def num_noise(self, library: ModeLibrary) -> tuple[int, int]:
@@ -211,7 +211,8 @@ class GibbsWormhole(AbstractFlight, AbstractJump):
 
         def weigh(k: Int[Array, ""]) -> tuple[Array, Array]:
             chart = library.chart(k)
-            position = chart.unwhiten(z)
+            # no chart, no position: a function outside of JAX is not called for unused places
+            position = jnp.where(library.log_weight[k] > -jnp.inf, chart.unwhiten(z), jnp.nan)
             log_r = log_responsibility(log_components(library, position), k)
             weight = target(position) + log_r + chart.log_volume(position)
             return jnp.where(weight < jnp.inf, weight, -jnp.inf), position  # NaN is not below either
@@ -222,13 +223,14 @@ class GibbsWormhole(AbstractFlight, AbstractJump):
         return Leg.land(positions[proposed], jnp.where(proposed == label, jnp.inf, 0.0))
 
     def finish(self, noise: Noise, state: ChainState, leg: Leg, proposal: ChainState, library: ModeLibrary) -> StepInfo:
-        del noise, library
+        del noise
+        num_charts = jnp.sum(library.log_weight > -jnp.inf).astype(int)
         return StepInfo(
             label=state.label,
             proposed=proposal.label,
             log_ratio=jnp.zeros_like(leg.log_start),
             accepted=leg.possible,
             regenerated=jnp.zeros((), bool),
-            num_gradients=jnp.ones((), int),
+            num_gradients=num_charts + 1,
             num_failed=leg.motion.num_failed,
         )

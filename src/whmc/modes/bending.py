@@ -31,13 +31,13 @@ UNEVEN = 1.0
 on a bend may be wanted. Modes that are nearly Gaussian in their charts have spreads up to .3."""
 
 
-def may_bend(target: Target, library: ModeLibrary) -> tuple[bool, int]:
-    """Whether the charts fit so badly that some may be bent later; and how many evaluations that took.
+def may_bend(target: Target, library: ModeLibrary) -> bool:
+    """Whether the charts fit so badly that some may be bent later.
 
     A library that knows bends from the start is compiled once; steps in it take a tenth longer.
     """
     if not splittable(library) or library.dim < 2:
-        return False, 0
+        return False
     location, scale, log_weight, _ = library.charts()
     heaviest = np.argsort(-log_weight, kind="stable")[:LOOKED_AT]
     z = np.random.default_rng(0).standard_normal((len(heaviest), LOOKS, library.dim))
@@ -47,7 +47,7 @@ def may_bend(target: Target, library: ModeLibrary) -> tuple[bool, int]:
     log_ratio = log_ratio_of(library, flat, logdensity).reshape(len(heaviest), -1)
     log_ratio = np.maximum(log_ratio, -MUCH)  # outside of the support
     spread = 1.48 * np.median(np.abs(log_ratio - np.median(log_ratio, axis=1, keepdims=True)), axis=1)
-    return bool(spread.max() > UNEVEN), len(flat)
+    return bool(spread.max() > UNEVEN)
 
 
 def bend_charts(

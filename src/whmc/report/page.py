@@ -94,12 +94,11 @@ def _sections(result: "Result") -> dict[str, tuple[str, str]]:
 def _facts(result: "Result") -> dict[str, str]:
     evidence, size = result.evidence, result.library.num_modes
     error = ".1g" if evidence.se < 5e-4 else ".3f"
-    searching = 0 if result.search is None else result.search.num_gradients
     found = {
         "log evidence": f"{number(evidence.log_evidence, '.3f')} ± {number(evidence.se, error)}",
         "modes": f"{size}" + (f" ({result.library.size} charts)" if result.library.size > size else ""),
         "draws": f"{result.label.size:,}",
-        "gradients in all": f"{result.num_gradients + result.num_warmup_gradients + searching:,}",
+        "gradients in all": f"{result.gradients.total:,}",
         "regenerations": f"{result.num_regenerations:,}",
         "seconds": f"{result.timings.total:.1f}",
     }
@@ -131,17 +130,17 @@ def _run(result: "Result") -> str:
     seconds = {n: f"{getattr(timings, n):.2f}" for n in ("search", "prepare", "compile", "warmup", "sampling", "total")}
     moves = {f"acceptance of {name}": f"{rate:.3f}" for name, rate in result.acceptance.items()}
     counts = {
-        "gradients while sampling": result.num_gradients,
-        "gradients while warming up": result.num_warmup_gradients,
+        "gradients of the search": result.gradients.search,
+        "gradients while warming up": result.gradients.warmup,
+        "gradients while sampling": result.gradients.sampling,
+        "gradients for the evidence": result.gradients.evidence,
+        "other gradients": result.gradients.other,
         "failed evaluations": result.num_failed,
         "regenerations": result.num_regenerations,
         "kernel updates at regenerations": result.num_updates,
     }
     if result.search is not None:
-        counts |= {
-            "starts of the search": result.search.num_starts,
-            "gradients of the search": result.search.num_gradients,
-        }
+        counts["starts of the search"] = result.search.num_starts
     tuned = {name: f"{value:.6g}" for name, value in result.tuned.items()}
     parts = [tables.plain("How the moves did, and what they cost", moves | counts), tables.plain("Seconds", seconds)]
     if tuned:

@@ -22,6 +22,7 @@ from whmc.run.regeneration import adaptive_blocks
 from whmc.run.state import RunState
 from whmc.storage.draws_file import DrawLog
 from whmc.target.check import find_failure
+from whmc.target.counted import counted
 from whmc.target.target import Target
 
 FAILURE_DRAWS = 1024
@@ -71,12 +72,15 @@ def with_evidence(state: RunState, target: Target, result: Result, progress: Pro
 def _with_failure(state: RunState, target: Target) -> RunState:
     """The state with a position where the density fails, looked for among draws of q, if many evaluations did."""
     moment, library = state.moment, state.newest.library
-    if moment.num_failed <= FAILED_SHARE * (moment.gradients.warmup + moment.gradients.sampling):
+    rare = moment.num_failed <= FAILED_SHARE * (moment.gradients.warmup + moment.gradients.sampling)
+    if rare or moment.failed_at is not None:
         return state
     draws = jax.vmap(lambda noise: draw_mixture(noise.uniform, noise.normal, library)[1])
     keys = jax.random.split(stream_key(state.plan.seed, Stream.FAILURE), FAILURE_DRAWS)
     points = draws(jax.vmap(lambda key: draw_noise(key, NUM_UNIFORM, library.dim + 1))(keys))
-    return state.at(failed_at=find_failure(target, np.asarray(points)))
+    with counted() as spent:
+        state = state.at(failed_at=find_failure(target, np.asarray(points)))
+    return state.charged(Gradients(other=spent.num))
 
 
 def finished(

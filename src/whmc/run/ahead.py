@@ -22,13 +22,13 @@ from whmc.search.mode_search import SearchState
 from whmc.target.target import Target
 
 
-def with_room(target: Target, library: ModeLibrary, plan: Plan, looking: bool) -> tuple[ModeLibrary, int]:
+def with_room(target: Target, library: ModeLibrary, plan: Plan, looking: bool) -> ModeLibrary:
     """The library with room for charts to come: a new mode, a split or a bend is then no new compilation. A power of
-    two: few are compiled. And how many evaluations it took to tell whether there may be bends."""
+    two: few are compiled."""
     wanted = max(16, 2 * library.size) if looking else library.size + room_to_split(library)
-    bends, cost = may_bend(target, library) if plan.warmup else (False, 0)
+    bends = may_bend(target, library) if plan.warmup else False
     roomy = library.padded(max(library.capacity, 1 << (wanted - 1).bit_length()))
-    return (roomy.bendable() if bends else roomy), cost
+    return roomy.bendable() if bends else roomy
 
 
 class CompileAhead:
@@ -38,7 +38,6 @@ class CompileAhead:
         self.mover, self.plan, self.inputs = mover, plan, inputs
         self.thread: threading.Thread | None = None
         self.error: Exception | None = None
-        self.num_looks = 0
 
     def guess(self, search: SearchState) -> None:
         """Begins, with as many modes as the search knows now."""
@@ -46,7 +45,7 @@ class CompileAhead:
             peaks = search.peaks[: self.plan.max_modes]
             library = chart_library(peaks)
             library = library.padded(library.size)
-            library, self.num_looks = with_room(self.mover.target, library, self.plan, self.plan.adaptive)
+            library = with_room(self.mover.target, library, self.plan, self.plan.adaptive)
             self.thread = threading.Thread(target=self._compile, args=(library,), daemon=True)
             self.thread.start()
 

@@ -24,6 +24,7 @@ from whmc.search.find import search_modes
 from whmc.search.mode_search import SearchState
 from whmc.search.ongoing import OngoingSearch
 from whmc.search.report import SearchReport
+from whmc.target.counted import counted
 from whmc.target.target import Target
 from whmc.warmup import warmup as warming
 from whmc.warmup.warmup import Draws, round_lengths
@@ -58,6 +59,14 @@ def preparations(state: RunState, target: Target, progress: Progress) -> Iterato
 
 def find_and_start(state: RunState, target: Target, progress: Progress, ahead: CompileAhead) -> RunState:
     """The modes, and chains at them; the block is compiled beside the search."""
+    with counted() as spent:
+        state = _found_and_started(state, target, progress, ahead)
+    report = state.knowledge.report
+    searching = 0 if report is None else report.num_gradients
+    return state.charged(Gradients(search=searching, other=spent.num - searching))
+
+
+def _found_and_started(state: RunState, target: Target, progress: Progress, ahead: CompileAhead) -> RunState:
     plan, inputs = state.plan, state.inputs
     began = time.perf_counter()
     report = None
@@ -83,12 +92,12 @@ def find_and_start(state: RunState, target: Target, progress: Progress, ahead: C
             _say_compile(progress)
         ahead.wait()
         seconds = Timings(search=searched - began, compile=time.perf_counter() - searched)
-        state = state.charged(Gradients(search=report.num_gradients + ahead.num_looks), seconds)
+        state = state.charged(seconds=seconds)
     library = inputs.library if report is None else report.library
     assert library is not None
     began = time.perf_counter()
     looking = plan.adaptive or ongoing.wanted(report)
-    library, num_looks = with_room(target, library, plan, looking)
+    library = with_room(target, library, plan, looking)
     # a run that goes on looking may find the second mode later: it needs the jump from the start
     num_modes = max(2, library.size) if looking else library.size
     kernel = inputs.kernel or default_kernel(num_modes, scores=target.has_gradient)
@@ -96,7 +105,7 @@ def find_and_start(state: RunState, target: Target, progress: Progress, ahead: C
     chains, num_failed = mover_of(state, target).start(warmup.library, _positions(plan, inputs, library, report))
     search = ongoing.begin(target, warmup.library, report, plan.max_modes) if looking else None
     seconds = Timings(prepare=time.perf_counter() - began)
-    state = state.at(chains=chains).charged(Gradients(warmup=num_looks), seconds, num_failed=num_failed)
+    state = state.at(chains=chains).charged(seconds=seconds, num_failed=num_failed)
     return RunState(plan, inputs, Learned(report, search, warmup), state.moment)
 
 

@@ -52,10 +52,11 @@ Look = Callable[..., tuple[Any, ModeLibrary]]
 
 @pytree
 class RegenerationDraw:
-    """States drawn from Q, and whether each draw succeeded."""
+    """States drawn from Q, whether each draw succeeded, and how many evaluations failed on the way."""
 
     states: ChainState
     drawn: Bool[Array, " chains"]
+    num_failed: Int[Array, " chains"]
 
 
 def require_adaptable(target: Target, kernel: AbstractKernel | None) -> None:
@@ -194,7 +195,8 @@ def _restart(state: RunState, target: Target, log: DrawLog, stopped: Bool[np.nda
     key = child(child(key, adaptation.period), int(adaptation.version[stopped].max()))
     threshold = jnp.asarray(move.log_threshold)
     drawn = draw_restart(key, target_of(kernel, target), library, threshold, move, num=num)
-    state = state.charged(Gradients(sampling=num * RESTART_TRIES))
+    failed = int(np.sum(drawn.num_failed))
+    state = state.charged(Gradients(sampling=num * RESTART_TRIES), num_failed=failed)
     # where Q is too hard to draw from the old kernel goes on, which is also exact
     taken = stopped & np.asarray(drawn.drawn)
     if not taken.any():
@@ -307,15 +309,15 @@ def draw_restart(
     """Q of Eq. (12) [TSQ:Q] by rejection: theta ~ q of the kernel, kept with probability min(1, w/c)."""
     num_uniform, num_normal = kernel.num_proposal(library)
 
-    def one(key: Array) -> tuple[ChainState, Bool[Array, ""]]:
+    def one(key: Array) -> tuple[ChainState, Bool[Array, ""], Bool[Array, ""]]:
         noise = draw_noise(key, num_uniform + 1, num_normal)
         position, drawn = kernel.propose(noise, library)
-        state, _ = make_state(position, target, library)
-        return state, drawn & (jnp.log(noise.uniform[-1]) < kernel.log_ratio(state, library) - log_threshold)
+        state, failed = make_state(position, target, library)
+        return state, drawn & (jnp.log(noise.uniform[-1]) < kernel.log_ratio(state, library) - log_threshold), failed
 
-    def chain(key: Array) -> tuple[ChainState, Bool[Array, ""]]:
-        states, kept = jax.vmap(one)(jax.random.split(key, RESTART_TRIES))
+    def chain(key: Array) -> tuple[ChainState, Bool[Array, ""], Int[Array, ""]]:
+        states, kept, failed = jax.vmap(one)(jax.random.split(key, RESTART_TRIES))
         first = jnp.argmax(kept)
-        return jax.tree.map(lambda rows: rows[first], states), kept[first]
+        return jax.tree.map(lambda rows: rows[first], states), kept[first], jnp.sum(failed)
 
     return RegenerationDraw(*jax.lax.map(chain, jax.random.split(key, num)))

@@ -31,6 +31,7 @@ from whmc.storage.draws_file import DrawLog, DrawsInMemory, DrawsOnDisk, Record
 from whmc.storage.store import Store
 from whmc.target.check import require_count, require_scalar_output
 from whmc.target.compiled import kept_code
+from whmc.target.counted import counted
 from whmc.target.folding import FoldedTarget
 from whmc.target.target import Numbers, Target, require_target
 
@@ -160,12 +161,13 @@ def begin(
 ) -> tuple[Target, RunState]:
     """The state of a run before its first unit, and the target that it samples: folded, where that has symmetries."""
     began = time.perf_counter()
-    target, library, num_gradients = _folded(target, modes, plan.seed)
+    with counted() as spent:
+        target, library = _folded(target, modes, plan.seed)
     if initial is not None:
         initial = target.home(initial)
     state = RunState(plan, Inputs(library, finder, kernel, initial, target.fold))
-    seconds = Timings(search=time.perf_counter() - began)
-    return target, state.charged(Gradients(search=num_gradients), seconds)
+    seconds = Timings(prepare=time.perf_counter() - began)
+    return target, state.charged(Gradients(other=spent.num), seconds)
 
 
 def resume(
@@ -269,20 +271,18 @@ def _view(progress: bool | Progress | None) -> Progress:
     return progress if isinstance(progress, Progress) else Progress(progress)
 
 
-def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> tuple[Target, ModeLibrary | None, int]:
-    """The target with one image of each mode where it has symmetries, the modes that are known, and the gradients that
-    folding took."""
+def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> tuple[Target, ModeLibrary | None]:
+    """The target with one image of each mode where it has symmetries, and the modes that are known."""
     if not target.symmetries:
-        return target, None if modes is None else _known(target, modes), 0
+        return target, None if modes is None else _known(target, modes)
     if modes is None:
-        folded, num_gradients = fold_target(target, seed)
-        return folded, None, num_gradients
+        return fold_target(target, seed), None
     given = modes.charts().location if isinstance(modes, ModeLibrary) else target.flatten_all(modes)
-    folded, num_gradients = fold_target(target, seed, np.asarray(given))
+    folded = fold_target(target, seed, np.asarray(given))
     if isinstance(modes, ModeLibrary):  # found in the image that is kept
-        return folded, _known(folded, modes), num_gradients
+        return folded, _known(folded, modes)
     homes = folded.home(np.asarray(given))
-    return folded, library_at(folded, np.asarray(jax.vmap(folded.unflatten)(jnp.asarray(homes)))), num_gradients
+    return folded, library_at(folded, np.asarray(jax.vmap(folded.unflatten)(jnp.asarray(homes))))
 
 
 def _known(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:

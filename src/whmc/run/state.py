@@ -83,7 +83,7 @@ class Adaptation:
     """
 
     version: Int[np.ndarray, " chains"]
-    segments: tuple[Int[np.ndarray, "parts 2"], ...]
+    segments: tuple[Int[np.ndarray, "_ 2"], ...]
     next_refit: int
     patience: int
     period: int = 0

@@ -31,6 +31,7 @@ from whmc.search.representatives import fold_target
 from whmc.search.tempered import Tempered
 from whmc.target.check import require_count, require_scalar_output
 from whmc.target.compiled import kept_code
+from whmc.target.counted import counted
 from whmc.target.rows import logdensities
 from whmc.target.target import Target, require_target
 
@@ -89,10 +90,11 @@ def search_modes(
         raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
     with kept_code(), jax.enable_x64(True), target.user_errors():
         require_scalar_output(target)
-        target, num_folding = fold_target(target, seed)
+        with counted() as folding:
+            target = fold_target(target, seed)
         key = stream_key(seed, Stream.SEARCH)  # its children: the finders, then three for what follows them
         key_strays, key_chains, key_masses = (child(key, len(finders) + n) for n in range(3))
-        state = with_cost(start_search(target, max_modes), num_folding)
+        state = with_cost(start_search(target, max_modes), folding.num)
         if known is not None:
             heights = logdensities(target, known.charts()[0])
             state = with_cost(know(state, known, heights), known.size)

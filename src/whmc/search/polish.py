@@ -52,15 +52,15 @@ def polish(
         moved, tried = _uphill(target, position, vectors @ move, around.logdensity)
         cost += tried
         if moved is None:
-            return _why(target, position, vectors @ move, widest), cost
+            return _why(target, position, vectors @ move, widest, cost)
         position = moved
     else:
-        return _why(target, position, around.score, widest), cost
+        return _why(target, position, around.score, widest, cost)
     if np.any(curved & (values < 0)):
         return "saddle", cost
     uphill = vectors[:, ~curved] @ slope[~curved]
     if np.linalg.norm(uphill) * widest > 1:
-        return _why(target, position, uphill, widest), cost
+        return _why(target, position, uphill, widest, cost)
     scale = mended(around.precision, widest=widest).scale
     return Peak(position, around.logdensity, scale, int(np.sum(~curved))), cost
 
@@ -84,7 +84,7 @@ def _polish_diagonal(
     chart = around.curvature(widest)
     peak = Peak(end.position[0], around.logdensity, chart.scale, coupling=chart.coupling)
     if _newton_gain(peak, around) > SMALL_GAIN:
-        return _why(target, end.position[0], around.score, widest), cost
+        return _why(target, end.position[0], around.score, widest, cost)
     return peak, cost
 
 
@@ -126,8 +126,8 @@ def _finite(around: Expansion) -> bool:
     return all(bool(np.all(np.isfinite(part))) for part in parts)
 
 
-def _why(target: Target, position: np.ndarray, uphill: np.ndarray, widest: float) -> str:
-    """Why a point from where it goes uphill is not a peak.
+def _why(target: Target, position: np.ndarray, uphill: np.ndarray, widest: float, cost: int) -> tuple[Peak | str, int]:
+    """Why a point from where it goes uphill is not a peak, and what it has cost with the gradients to find that out.
 
     A little further there is no density; or it still rises far outside of the region; or it is not at rest.
     """
@@ -135,9 +135,10 @@ def _why(target: Target, position: np.ndarray, uphill: np.ndarray, widest: float
     size = widest + float(np.linalg.norm(position))
     lengths = np.array([0.0, 1e-3 * widest, 1e3 * size, 1e6 * size])
     here, near, far, farther = logdensities(target, position + lengths[:, None] * way)
+    cost += len(lengths)
     if not np.isfinite(near):
-        return "edge"
-    return "runs away" if here < far < farther else "not stationary"
+        return "edge", cost
+    return "runs away" if here < far < farther else "not stationary", cost
 
 
 def _uphill(target: Target, position: np.ndarray, move: np.ndarray, logdensity: float) -> tuple[np.ndarray | None, int]:

@@ -28,34 +28,30 @@ NUM_AROUND = 4
 """Points around given modes at which symmetries are checked."""
 
 
-def fold_target(
-    target: Target, seed: int, locations: Float[np.ndarray, "modes dim"] | None = None
-) -> tuple[Target, int]:
-    """A target with symmetries as a FoldedTarget, any other as it is; and the gradients that this took.
+def fold_target(target: Target, seed: int, locations: Float[np.ndarray, "modes dim"] | None = None) -> Target:
+    """A target with symmetries as a FoldedTarget, any other as it is.
 
     Checks the symmetries first. Representatives are the given locations, or those that a short search finds.
     """
     if not target.symmetries or target.fold is not None:
-        return target, 0
-    key, spent = symmetry_key(seed), 0
+        return target
+    key = symmetry_key(seed)
     if target.starts is not None:
         require_symmetric(target, likely_starts(target, key))
     elif locations is not None:
         require_symmetric(target, jnp.asarray(_around(target, locations, key)))
-        spent += NUM_AROUND * target.dim
     if locations is None:
         search = start_search(target, MAX_REPRESENTATIVES * len(target.group))
         search = run_finder(search, target, MultiStart(NUM_STARTS), stream_key(seed, Stream.FOLDING))
         require_modes(search)
         locations = np.stack([peak.location for peak in search.peaks])
-        spent += search.num_gradients
-    return FoldedTarget(target, _fold(target, locations)), spent + target.dim
+    return FoldedTarget(target, _fold(target, locations))
 
 
 def _fold(target: Target, locations: Float[np.ndarray, "modes dim"]) -> Fold:
     """Bumps at the highest location and, of each other mode, at the image that is nearest to it.
 
-    The precision is the inverse variance at the highest, averaged over the group. Takes a Hessian: `dim` gradients.
+    The precision is the inverse variance at the highest, averaged over the group.
     """
     highest = locations[np.argsort(-logdensities(target, locations))]
     values = np.asarray(_values(target, highest))
@@ -70,10 +66,7 @@ def _fold(target: Target, locations: Float[np.ndarray, "modes dim"]) -> Fold:
 
 
 def _around(target: Target, locations: Float[np.ndarray, "modes dim"], key: Array) -> Float[np.ndarray, "num dim"]:
-    """Points of the charts of the first modes: at a mode itself a false symmetry may keep the density.
-
-    Each takes a Hessian, `dim` gradients.
-    """
+    """Points of the charts of the first modes: at a mode itself a false symmetry may keep the density."""
     few = locations[np.arange(NUM_AROUND) % len(locations)]
     noise = generator(key).standard_normal(few.shape)
     moved = [place + _times(one, _scale(target, place, locations).T) for place, one in zip(few, noise, strict=True)]

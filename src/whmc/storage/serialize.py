@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SCHEMA = 5
+SCHEMA = 6
 MAGIC = b"whmc"
 
 CLASSES = {

@@ -13,6 +13,7 @@ import numpy as np
 from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import Stream, children, generator, stream_key
 from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
+from whmc.target.counted import count
 from whmc.target.starts import describe
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def find_failure(target: "Target", points: Float[np.ndarray, "n dim"]) -> Any | 
     with jax.enable_x64(True), target.user_errors():
         for begin in range(0, len(points), AT_ONCE):
             part = np.asarray(points[begin : begin + AT_ONCE], float)
-            padded = jnp.asarray(np.resize(part, (AT_ONCE, target.dim)))
+            padded = jnp.full((AT_ONCE, target.dim), jnp.nan).at[: len(part)].set(part)
+            count(len(part))
             failed = np.asarray(_evaluations(target, padded).failed)[: len(part)]
             if failed.any():
                 return jax.tree.map(np.asarray, target.unflatten(jnp.asarray(part[np.argmax(failed)])))

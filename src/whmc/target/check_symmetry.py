@@ -9,6 +9,7 @@ import numpy as np
 
 from whmc._shapes import Array, Float, Int
 from whmc.keys import Stream, child, stream_key
+from whmc.target.counted import count
 
 if TYPE_CHECKING:
     from whmc.target.target import Target
@@ -17,9 +18,14 @@ NEAR = 1e-6
 """Relative difference of log densities that rounding explains, also through a constraint and back."""
 
 
+NUM_DRAWN = 64
+"""Points of the start region, of which the likeliest are compared with their images."""
+
+
 def likely_starts(target: "Target", key: Array) -> Float[Array, "4 dim"]:
     """The likeliest of some points of the start region."""
-    points = jnp.asarray(target.draw_starts(key, 64))
+    points = jnp.asarray(target.draw_starts(key, NUM_DRAWN))
+    count(NUM_DRAWN)
     heights = jax.jit(jax.vmap(target))(points)
     return points[jnp.argsort(jnp.where(jnp.isfinite(heights), -heights, jnp.inf))[:4]]
 
@@ -28,6 +34,7 @@ def require_symmetric(target: "Target", points: Float[Array, "n dim"]) -> None:
     """At the points each declared symmetry g keeps the density: log pi(g x) + log |det dg/dx| = log pi(x)."""
     for element, symmetry in enumerate(target.group.generators, start=1):
         before, after = map(np.asarray, _before_and_after(target, element, points))
+        count(len(before) + len(after))
         wrong = ~np.isclose(before, after, rtol=NEAR, atol=NEAR) & np.isfinite(before)
         if wrong.any():
             n = int(np.argmax(wrong))

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from whmc._shapes import Array, Float
+from whmc.target.counted import count
 from whmc.target.target import Evaluation, Target, made_safe
 
 ROWS = 64
@@ -18,6 +19,7 @@ def evaluate_rows(target: Target, positions: Float[np.ndarray, "n dim"]) -> Eval
     """`Target.evaluate` of many positions, in NumPy. Positions that are not finite have no density."""
     rows = np.asarray(positions, float)
     num, filler = len(rows), _filler(target, rows)
+    count(num)
     parts = [_padded(rows[first : first + ROWS], filler) for first in range(0, num, ROWS)]
     found = [_evaluate(target, part) for part in parts]
     if not found:
