@@ -118,19 +118,19 @@ def _with_finder(
     hits are uneven, or where the small one has found something."""
     if not isinstance(finder, Tempered):
         return run_finder(state, target, finder, key, 0.5 * budget, tell)
-    key_whole, key_small, key_strays, key_cooled = children(key, 4)
+    key_whole, key_small, key_strays, key_cooled, key_cooled_small = children(key, 5)
 
-    def populate(state: SearchState, population: Tempered, key: Array) -> SearchState:
+    def populate(state: SearchState, population: Tempered, key: Array, key_cooled: Array) -> SearchState:
         state = run_finder(state, target, population, key, tell=tell)
         return run_finder(state, target, Cooled(), key_cooled, budget, tell)
 
     small = finder.within(0.5 * (budget - state.num_gradients), target.dim)
     if small.num_particles < finder.num_particles and state.even:
-        after = _without_explained(populate(state, small, key_small), target, key_strays)
+        after = _without_explained(populate(state, small, key_small, key_cooled_small), target, key_strays)
         if (len(after.peaks), len(after.stray)) == (len(state.peaks), len(state.stray)):
             return after
         state = after
-    return populate(state, finder, key_whole)
+    return populate(state, finder, key_whole, key_cooled)
 
 
 def _without_explained(state: SearchState, target: Target, key: Array) -> SearchState:
