@@ -1,17 +1,18 @@
 """Stores: stopped anywhere, a run goes on as if it had not been; damage is refused or repaired; nothing is lost."""
 
+import collections
 import errno
 import gc
 import hashlib
 import itertools
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 import warnings
 
 import jax
@@ -23,9 +24,10 @@ import whmc
 from contracts import only_these_at_every_change
 from whmc._pytree import pytree
 from whmc.run.chains import Mover
-from whmc.run.checkpoint import read_state
+from whmc.run.checkpoint import Checkpoints, read_state
 from whmc.run.interrupt import Interrupt
 from whmc.run.state import Stage
+from whmc.storage import store as storing
 from whmc.storage.serialize import Damaged, NotPlain, decode, encode, pack, unpack
 from whmc.storage.store import SYNC, Store, StoreError
 
@@ -92,58 +94,175 @@ class Killed(BaseException):
     """As good as SIGKILL for the files: nothing after it is written."""
 
 
-@pytest.fixture
-def killer(monkeypatch):
-    """Kills at the n-th of all syncs, renames and truncations, before or after it is done."""
+class Recording:
+    """What one run did to its store, so that it can be done again without the run.
 
-    def arm(nth, *, after):
-        count = itertools.count(1)
+    steps: the calls in their order, each with what the store was given; what it packed is in `packed`. stages: of the
+    state that was saved by each checkpoint.
+    """
 
-        def wrapped(real):
-            def call(*arguments):
-                now = next(count) == nth
-                if now and not after:
-                    raise Killed
-                found = real(*arguments)
-                if now:
-                    raise Killed
-                return found
+    def __init__(self):
+        self.steps, self.packed, self.stages = [], [], []
 
-            return call
+    @property
+    def checkpoints(self):
+        """The contents of its checkpoints."""
+        names = [name for name, *_ in self.steps if name in ("write_setup", "checkpoint")]
+        return [content for content, name in zip(self.packed, names, strict=True) if name == "checkpoint"]
 
-        for name in ("fsync", "replace"):
-            monkeypatch.setattr(os, name, wrapped(REAL[name]))
-        return count
+    def replay(self, folder, *, at=0, die=None):
+        """All of it in a new folder; at the operation `at` on a file, before, in the middle of or after it: `die`.
 
-    yield arm
-    monkeypatch.undo()
+        Returns for each operation how many checkpoints were complete before it.
+        """
+        operations, contents = Operations(at, die), iter(self.packed)
+        with pytest.MonkeyPatch.context() as patch:
+            operations.install(patch)
+            patch.setattr(storing, "pack", lambda tree: next(contents))
+            store = Store.create(folder)
+            for name, given, options in self.steps:
+                getattr(store, name)(*given, **options)
+                operations.done += name == "checkpoint"
+            store.close()
+        return operations.seen
 
 
-REAL = {"fsync": os.fsync, "replace": os.replace}
+class Operations:
+    """Counts syncs, renames, deletions and writes; dies at one of them."""
+
+    def __init__(self, at, die):
+        self.at, self.die, self.done, self.seen = at, die, 0, []
+
+    def begins(self):
+        """Before an operation; whether to die in it."""
+        self.seen.append(self.done)
+        return len(self.seen) == self.at
+
+    def install(self, patch):
+        for name in ("fsync", "replace", "unlink"):
+            patch.setattr(os, name, self.wrapped(getattr(os, name)))
+        patch.setattr(Store, "append", self.half_appended(Store.append))
+        patch.setattr(Store, "write", self.half_written(Store.write))
+
+    def wrapped(self, real):
+        """Dies before it, or after it where its number is even."""
+
+        def call(*arguments):
+            now = self.begins()
+            if now and self.at % 2:
+                self.die()
+            found = real(*arguments)
+            if now:
+                self.die()
+            return found
+
+        return call
+
+    def half_appended(self, real):
+        """Half of the rows are written."""
+
+        def append(store, rows):
+            if self.begins():
+                content = rows.tobytes()
+                store.draws.write(content[: len(content) // 2])
+                store.draws.flush()
+                self.die()
+            real(store, rows)
+
+        return append
+
+    def half_written(self, real):
+        """Half of the new file is written."""
+
+        def write(store, name, content, **options):
+            if self.begins():
+                store.path(f"{name}.new").write_bytes(content[: len(content) // 2])
+                self.die()
+            real(store, name, content, **options)
+
+        return write
 
 
-def num_operations(adapt, folder, killer):
-    count = killer(10**9, after=False)
-    whmc.sample(TARGET, adapt=adapt, store=folder, **SETTINGS)
-    return next(count) - 1
+@pytest.fixture(scope="module")
+def recording(adapt, tmp_path_factory):
+    """Of one run."""
+    found = Recording()
+
+    def taken(name, real):
+        def call(store, *given, **options):
+            kept = [np.array(one) if isinstance(one, np.ndarray) else {} for one in given]
+            found.steps.append((name, list(given) if name == "write_settings" else kept, options))
+            return real(store, *given, **options)
+
+        return call
+
+    def packed(tree):
+        found.packed.append(pack(tree))
+        return found.packed[-1]
+
+    def saved(checkpoints, state, **options):
+        found.stages.append(state.stage)
+        save(checkpoints, state, **options)
+
+    save = Checkpoints.save
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("write_settings", "append", "write_setup", "checkpoint"):
+            patch.setattr(Store, name, taken(name, getattr(Store, name)))
+        patch.setattr(storing, "pack", packed)
+        patch.setattr(Checkpoints, "save", saved)
+        whmc.sample(TARGET, adapt=adapt, store=tmp_path_factory.mktemp("recorded") / "run", **SETTINGS)
+    return found
+
+
+REPLAYS = """
+import os, pickle, signal, sys
+sys.path.insert(0, {here!r})
+from pathlib import Path
+from test_store import Recording
+recording, folder = pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2])
+for at in range(1, int(sys.argv[3]) + 1):
+    if os.fork() == 0:
+        recording.replay(folder / str(at), at=at, die=lambda: os.kill(os.getpid(), signal.SIGKILL))
+        os._exit(0)
+    if os.WTERMSIG(os.wait()[1]) != signal.SIGKILL:
+        sys.exit(f"operation {{at}} was not reached")
+"""
 
 
 @pytest.mark.ci
-def test_killed_at_any_file_operation_it_goes_on_to_the_same_draws(adapt, whole, killer, tmp_path):
-    """Every third operation of a whole run, before or after it in turn."""
-    total = num_operations(adapt, tmp_path / "count", killer)
-    assert total > 40
-    for nth in range(1, total + 1, 3):
-        folder = tmp_path / f"{nth}"
-        killer(nth, after=nth % 2 == 0)
-        with pytest.raises(Killed):
-            whmc.sample(TARGET, adapt=adapt, store=folder, **SETTINGS)
-        killer(10**9, after=False)
-        if (folder / "settings.json").exists():
-            assert same(whmc.resume(folder, TARGET), whole), nth
-        else:  # killed before it was a run: started again in the same folder
-            assert same(whmc.sample(TARGET, adapt=adapt, store=folder, **SETTINGS), whole), nth
-        shutil.rmtree(folder)
+def test_killed_at_any_operation_on_a_file_the_run_is_where_it_was(adapt, recording, whole, tmp_path):
+    """SIGKILL before, in the middle of or after each sync, rename, deletion and write of a run, in every stage of it.
+
+    What the run does to its store is recorded once, and done again up to each of these operations. What is then on the
+    disk is the last checkpoint or the one that was under way; from each of them the run is resumed once.
+    """
+    saved = recording.checkpoints
+    done = recording.replay(tmp_path / "count")
+    (tmp_path / "recording").write_bytes(pickle.dumps(recording))
+    code = textwrap.dedent(REPLAYS.format(here=os.path.dirname(__file__)))
+    (tmp_path / "runs").mkdir()
+    arguments = [str(tmp_path / "recording"), str(tmp_path / "runs"), str(len(done))]
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True)
+    killed, resumed = collections.Counter(), set()
+    for at, num in enumerate(done, start=1):
+        folder = tmp_path / "runs" / str(at)
+        killed[recording.stages[min(num, len(saved) - 1)]] += 1
+        if not (folder / "settings.json").exists():  # before it was a run: the same folder can be used again
+            assert num <= 1
+            Store.create(folder).close()
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that an older checkpoint was used
+            store = Store.open(folder)
+            store.read()
+        content = store.path(store.sound).read_bytes()
+        assert content in saved[max(num - 1, 0) : num + 1], at
+        number = saved.index(content)
+        if number not in resumed:
+            resumed.add(number)
+            assert same(whmc.resume(folder, TARGET), whole), at
+    assert resumed == set(map(saved.index, saved)) and len(resumed) > 6
+    assert set(killed) == set(Stage) and min(killed.values()) >= 4
 
 
 def test_without_power_the_last_checkpoint_on_the_disk_is_left(monkeypatch, tmp_path):
@@ -524,42 +643,44 @@ def test_code_is_never_stored_nor_run():
 
 
 KILLED = """
-import sys
+import os, signal, sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
 import jax
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 import whmc
 from test_store import SETTINGS, TARGET
-folder = Path(sys.argv[1])
-settings = {{**SETTINGS, "draws": 4000, "adapt": sys.argv[2]}}
+from whmc.run import prepare
+from whmc.run.checkpoint import Checkpoints
+folder, adapt, stage = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+save, search = Checkpoints.save, prepare.search_modes
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def saved(checkpoints, state, **options):
+    save(checkpoints, state, **options)
+    if state.stage.name == stage != "SEARCH":
+        die()
+
+Checkpoints.save = saved
+if stage == "SEARCH":  # after its first starts
+    prepare.search_modes = lambda target, **settings: search(target, **{{**settings, "tell": die}})
 if (folder / "settings.json").exists():
     whmc.resume(folder, TARGET)
 else:
-    whmc.sample(TARGET, store=folder, **settings)
+    whmc.sample(TARGET, store=folder, adapt=adapt, **SETTINGS)
 """
 
 
-@pytest.mark.parametrize("trials", [pytest.param(2, marks=pytest.mark.ci), pytest.param(10, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("mode", ["warmup", "regeneration"])
-def test_sigkill_at_random_moments(tmp_path, mode, trials):
-    """In each trial a process is killed up to three times wherever it is, and then left to end."""
+@pytest.mark.ci
+def test_a_process_that_is_killed_in_every_stage_goes_on_to_the_same_draws(adapt, whole, tmp_path):
+    """One process after the other: killed in the search, in the warm-up, while it samples, and when all is drawn."""
     code = textwrap.dedent(KILLED.format(here=os.path.dirname(__file__)))
-    arguments = [sys.executable, "-c", code]
-    began = time.monotonic()
-    subprocess.run([*arguments, str(tmp_path / "whole"), mode], check=True)
-    lasts = time.monotonic() - began
-    whole = whmc.load(tmp_path / "whole")
-    rng = np.random.default_rng(7)
-    for trial in range(trials):
-        folder = tmp_path / f"run{trial}"
-        for _ in range(3):
-            process = subprocess.Popen([*arguments, str(folder), mode])
-            time.sleep(rng.uniform(0.2, 1.0) * lasts)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        subprocess.run([*arguments, str(folder), mode], check=True)
-        assert same(whmc.load(folder), whole), trial
+    for stage in Stage:
+        process = subprocess.run([sys.executable, "-c", code, str(tmp_path / "run"), adapt, stage.name])
+        assert process.returncode == -signal.SIGKILL, stage
+    assert same(whmc.resume(tmp_path / "run", TARGET), whole)
 
 
 def test_a_checkpoint_that_is_renamed_while_it_is_looked_for_is_not_damage(stored, monkeypatch):
