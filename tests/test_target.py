@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 import whmc
-from whmc.target.check import duration, find_failure
+from whmc.kernels.local import LocalHMC
+from whmc.kernels.settings import default_kernel
+from whmc.run.plan import Plan
+from whmc.target.check import find_failure
+from whmc.target.price import GRADIENTS_A_STEP, VALUES_A_STEP, Price, duration
 
 
 def normal(x):
@@ -137,7 +141,7 @@ def test_minus_infinity_is_no_failure_and_a_bad_gradient_is():
 def test_check_ticks_a_good_target():
     report = whmc.Target(normal, dim=3, starts=(-1.0, 1.0)).check()
     assert report.passed
-    assert str(report).count("✓") == 7
+    assert str(report).count("✓") == 10
     assert "100% of 256 starts (256 distinct) in the box x[0] in (-1, 1), x[1] in (-1, 1), x[2]" in str(report)
 
 
@@ -220,3 +224,60 @@ def test_check_says_what_to_do(logdensity, starts, says):
     report = whmc.Target(logdensity, dim=2, starts=starts).check()
     assert not report.passed
     assert says in str(report), str(report)
+
+
+@pytest.mark.parametrize(
+    ("logdensity", "what", "says"),
+    [
+        (lambda x: jnp.maximum(normal(x), -20.0), "tails", "does not fall off"),
+        (lambda x: jnp.logaddexp(normal(x), -300.0), "tails", "does not fall off"),
+        (lambda x: jnp.where(x[0] > 1, -1e10, normal(x)), "floor", "-1e+10 without a slope at"),
+        (lambda x: -jnp.abs(jnp.floor(x)).sum(), "floor", "without a slope at"),
+        (lambda x: normal(x) - jnp.floor(x[0]), "edges", "jumps from"),
+        (lambda x: normal(x) + jnp.where(x[0] > 1, 0.01, 0.0), "edges", "jumps from"),
+        (lambda x: jnp.where(x[0] > 1, -jnp.inf, normal(x)), "edges", "the support ends at [1. "),
+    ],
+)
+def test_check_does_not_tick_floors_and_edges(logdensity, what, says):
+    report = whmc.Target(logdensity, dim=2, starts=(-3.0, 3.0)).check()
+    (seen,) = [seen for passed, name, seen in report.lines if name == what and not passed]
+    assert says in seen
+
+
+@pytest.mark.parametrize(
+    "logdensity",
+    [
+        lambda x: -1e3 * jnp.sum(jnp.abs(x - 0.1)),  # a kink
+        lambda x: -jnp.sum(jnp.sqrt(jnp.abs(x - 0.1))),  # a cusp
+        lambda x: -0.5e8 * jnp.sum(x**2),  # steep
+        lambda x: -0.5 * jnp.sum(x**2) + jnp.tanh(1e3 * x[0]),  # a rise that is as good as an edge, and is none
+    ],
+)
+def test_check_takes_steep_densities_for_what_they_are(logdensity):
+    report = whmc.Target(logdensity, dim=2, starts=(-3.0, 3.0)).check()
+    assert {name: passed for passed, name, _ in report.lines}["edges"], report
+
+
+def test_bounds_leave_no_edge():
+    assert whmc.Target(lambda x: -jnp.sum(x), dim=2, bounds=(0.0, None), starts=(0.1, 3.0)).check().passed
+
+
+def test_the_price_is_that_of_a_default_run():
+    plan, price = Plan(), Price()
+    assert (price.chains, price.warmup, price.draws) == (plan.chains, plan.warmup, plan.draws)
+    assert price.search == plan.search_budget
+    local, jump, _ = default_kernel().kernels
+    costs = [int(one.cost()) + int(jump.cost()) + 1 for one in (LocalHMC(1), local)]
+    assert tuple(costs) == GRADIENTS_A_STEP
+    assert sum(int(one.cost()) for one in default_kernel(scores=False).kernels[:-1]) + 1 == VALUES_A_STEP
+
+
+def test_check_tells_evaluations_their_seconds_and_compilation():
+    (told,) = [
+        seen for _, name, seen in whmc.Target(normal, dim=3, starts=(-1.0, 1.0)).check().lines if name == "price"
+    ]
+    assert re.search(r"^[\d.]+ .?s a gradient; search 18,000 gradients, [\d.]+ m?s, more where", told)
+    assert "warm-up 24,000 to 48,000 gradients, " in told and "sampling 48,000 to 96,000 gradients, " in told
+    assert re.search(r"compiling the target [\d.]+ m?s, twice in a run", told)
+    one = Price(search=0.0, has_gradient=False, calls=5).tell(0.05)
+    assert one == "50 ms a gradient (5 calls); warm-up 40,000 values, 6.67 min; sampling 80,000 values, 13.3 min"

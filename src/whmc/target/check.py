@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import Stream, children, generator, stream_key
 from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
 from whmc.target.counted import count
+from whmc.target.price import Price
 from whmc.target.starts import describe
 
 if TYPE_CHECKING:
@@ -65,6 +66,11 @@ def _evaluations(target: "Target", points: Float[Array, "n dim"]) -> "Evaluation
     return jax.vmap(target.evaluate)(points)
 
 
+@partial(jax.jit, static_argnums=0)
+def _both(target: "Target", points: Float[Array, "n dim"]) -> tuple[Float[Array, " n"], Float[Array, "n dim"]]:
+    return jax.vmap(jax.value_and_grad(target))(points)
+
+
 AT_ONCE = 256
 """Points that are evaluated together."""
 
@@ -100,13 +106,16 @@ class TargetCheck:
 
 
 def check_target(target: "Target", seed: int = 0, at: Any = None) -> TargetCheck:
-    """Looks at the output, the starts, and there at values, gradients, batches, tails; at dtype and symmetries.
+    """Looks at the output, the starts, and there at values, floors, gradients, batches, edges, tails; at dtype and
+    symmetries; and says what a run costs.
 
     Ends at the first exception, and where there is nothing to look at further.
     """
     lines: list[tuple[bool, str, str]] = []
     walk = _Walk(target, seed, at)
-    looks: list[Callable[[], tuple[bool, str]]] = [walk.output, walk.starts, walk.value, walk.gradient, walk.batch]
+    looks: list[Callable[[], tuple[bool, str]]] = [walk.output, walk.starts, walk.value, walk.gradient, walk.floor]
+    looks += [walk.batch, walk.price]
+    looks += [walk.edges] if target.starts is not None else []
     looks += [walk.tails] if walk.in_jax else []
     looks += [walk.dtype]
     looks += [walk.symmetries] if target.symmetries and target.starts is not None else []
@@ -138,11 +147,18 @@ NUM_COMPARED = 8
 NUM_AXES = 16
 """Coordinates along which tails are followed, at most."""
 
-SEARCH_GRADIENTS = (1.8e4, 1e6)
-"""What the default search of a default run takes, from few modes that are found alike to many."""
+NUM_SEGMENTS = 32
+"""Segments between two starts along which jumps are looked for: an edge that cuts off a tenth of the region crosses at
+least one of them with chance 1 - .82^32 = .998."""
 
-RUN_GRADIENTS = (5e4, 1.5e5)
-"""What the warm-up and the draws of a default run take: 16 chains of 1500 steps, two to six gradients each."""
+LEAST_JUMP = 1e-3
+"""What a log density may jump by, in nats: less changes acceptance by less than a thousandth."""
+
+ROUNDING = 1e-12
+"""And relative to the log density, which is a sum of many terms."""
+
+HALVINGS = 53
+"""After so many the ends of a segment are neighbouring numbers: only a jump is left of what changes along it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -184,14 +200,21 @@ class _Walk:
         return np.isfinite(self.values)
 
     @cached_property
-    def evaluated(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n dim"], float]:
-        """Values, gradients, and the seconds that a gradient takes."""
-        both = jax.jit(jax.vmap(jax.value_and_grad(self.target))).lower(self.points).compile()
-        (values, scores), seconds = _timed(both, self.points)
+    def evaluated(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n dim"], float, float]:
+        """Values, gradients, the seconds that a gradient takes, and those that it took to compile it."""
+        return self._measured(self.points)
+
+    def _measured(
+        self, points: Float[Array, "n dim"]
+    ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "n dim"], float, float]:
+        began = time.perf_counter()
+        both = jax.jit(jax.vmap(jax.value_and_grad(self.target))).lower(points).compile()
+        compiling = time.perf_counter() - began
+        (values, scores), seconds = _timed(both, points)
         if seconds < 0.1:
             # again, since first calls are slow; elsewhere, since a function may remember what it was asked last
-            seconds = _timed(both, self.points * (1 + 1e-9) + 1e-12)[1]
-        return np.asarray(values), np.asarray(scores), seconds / len(self.points)
+            seconds = _timed(both, points * (1 + 1e-9) + 1e-12)[1]
+        return np.asarray(values), np.asarray(scores), seconds / len(points), compiling
 
     def output(self) -> tuple[bool, str]:
         require_scalar_output(self.target)
@@ -257,19 +280,79 @@ class _Walk:
             scale = np.linalg.norm(scores, axis=1) + np.abs(self.values[some]) * 1e-9 / size + 1e-8
             return exact, slope, np.isfinite(slope) & (np.abs(slope - exact) > 1e-3 * scale)
 
+    def floor(self) -> tuple[bool, str]:
+        """One value, and no slope, at different places: a constant in the place of -inf, or steps."""
+        flat = np.flatnonzero(self.usable & ~np.any(self.evaluated[1], axis=1))
+        values, first = np.unique(self.values[flat], return_index=True)
+        places = [np.unique(np.asarray(self.points)[flat[self.values[flat] == value]], axis=0) for value in values]
+        shared = [n for n, rows in enumerate(places) if len(rows) > 1]
+        if not shared:
+            return True, "no value without a slope is shared by several positions"
+        n = max(shared, key=lambda n: len(places[n]))
+        return False, (
+            f"{values[n]:.6g} without a slope at {len(places[n])} different positions, first at "
+            f"{self.shown(flat[first[n]])}: return -inf outside of the support, not a constant, and leave out floor "
+            "and round"
+        )
+
     def batch(self) -> tuple[bool, str]:
-        values, _, seconds = self.evaluated
+        values = self.evaluated[0]
         one = float(self.target(self.points[0]))
         if not np.isclose(one, values[0], rtol=1e-6, equal_nan=True):
             return False, f"{values[0]:.6g} in a batch, {one:.6g} alone: is there state or randomness?"
-        calls = getattr(self.target.logdensity, "calls_per_gradient", 1)
-        told = f"same in a batch, {duration(seconds)} a gradient" + (f" ({calls} calls)" if calls > 1 else "")
-        each = seconds, seconds / (1 if self.target.has_gradient else calls)  # chains then walk by values alone
-        search, run = (
-            " to ".join(duration(cost * num) for num in nums)
-            for cost, nums in zip(each, (SEARCH_GRADIENTS, RUN_GRADIENTS), strict=True)
+        return True, "same in a batch"
+
+    def price(self) -> tuple[bool, str]:
+        """Of a default run: seconds as measured here, of many positions for the search and of as many as chains."""
+        _, _, seconds, compiling = self.evaluated
+        run = Price(
+            search=0.0 if self.target.starts is None else Price.search,
+            calls=getattr(self.target.logdensity, "calls_per_gradient", 1),
+            has_gradient=self.target.has_gradient,
         )
-        return True, f"{told}; a default run may take {search} for its search and {run} for its draws"
+        # a call of a function outside of JAX costs the same among few as among many
+        beside = self._measured(self.points[: run.chains])[2] if self.in_jax else seconds
+        return True, run.tell(seconds, beside, compiling if self.in_jax else None)
+
+    def edges(self) -> tuple[bool, str]:
+        """Along segments between starts the log density may change, but not from one side of a point to the other."""
+        found = self._jump()
+        if found is None:
+            return True, f"no jump along {NUM_SEGMENTS} lines between starts"
+        before, after, position = found
+        where = _short(self.target, position)
+        if np.isfinite(before) and np.isfinite(after):
+            return False, (
+                f"the log density jumps from {before:.6g} to {after:.6g} at {where}: no gradient tells of it, so moves "
+                "across are refused; write it without where, floor or round, or give bounds where the support ends"
+            )
+        return False, (
+            f"the support ends at {where}, inside the start region: moves across are refused and starts beyond "
+            "are lost; give bounds"
+        )
+
+    def _jump(self) -> tuple[float, float, Float[np.ndarray, " dim"]] | None:
+        """Log densities on both sides of a jump, and its position: each segment is halved, and of both halves that is
+        kept along which more changes than slopes explain, as long as that is more than a jump may be."""
+        ends = np.asarray(self.start_points)[: 2 * NUM_SEGMENTS].reshape(2, NUM_SEGMENTS, -1)
+        low, high = (self._line(rows, np.ones(NUM_SEGMENTS, bool)) for rows in ends)
+        for _ in range(HALVINGS):
+            changing = _unexplained(low, high) > LEAST_JUMP
+            if not changing.any():
+                return None
+            middle = self._line(0.5 * (low.position + high.position), changing)
+            first = _unexplained(low, middle) >= _unexplained(middle, high)
+            low, high = _either(first, low, middle), _either(first, middle, high)
+        changes = _unexplained(low, high)
+        n = int(np.argmax(changes))
+        if not changes[n] > LEAST_JUMP + ROUNDING * abs(low.value[n]):
+            return None
+        return float(low.value[n]), float(high.value[n]), low.position[n]
+
+    def _line(self, position: Float[np.ndarray, "n dim"], asked: Bool[np.ndarray, " n"]) -> "_Points":
+        """Values and slopes at some positions; NaN at the others, where a function outside of JAX is not called."""
+        found = _both(self.target, jnp.asarray(np.where(asked[:, None], position, np.nan)))
+        return _Points(position, *map(np.asarray, found))
 
     def tails(self) -> tuple[bool, str]:
         """log pi + log r must fall along a coordinate, r being the distance: otherwise pi has no finite integral."""
@@ -305,10 +388,7 @@ class _Walk:
 
     def shown(self, n: int | np.integer) -> str:
         """A position as the log density takes it, in few characters."""
-        position = jax.tree.map(np.asarray, self.target.unflatten(self.points[int(n)]))
-        if isinstance(position, np.ndarray):
-            return np.array2string(position, precision=6, threshold=6, separator=", ")
-        return " ".join(str(position).split())
+        return _short(self.target, self.points[int(n)])
 
 
 def _timed(function: Callable[[Array], Any], points: Array) -> tuple[Any, float]:
@@ -317,9 +397,31 @@ def _timed(function: Callable[[Array], Any], points: Array) -> tuple[Any, float]
     return found, time.perf_counter() - began
 
 
-def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
-    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
+class _Points(NamedTuple):
+    """Positions with their log densities and slopes."""
+
+    position: Float[np.ndarray, "n dim"]
+    value: Float[np.ndarray, " n"]
+    score: Float[np.ndarray, "n dim"]
+
+
+def _unexplained(one: _Points, other: _Points) -> Float[np.ndarray, " n"]:
+    """What log densities differ by, but for what the mean of both slopes explains, if they are known; nothing where
+    both are -inf, or either is NaN."""
+    with np.errstate(invalid="ignore"):
+        along = np.sum(0.5 * (one.score + other.score) * (other.position - one.position), axis=1)
+        change = other.value - one.value
+        left = np.abs(np.where(np.isfinite(along) & np.isfinite(change), change - along, change))
+    return np.nan_to_num(left, nan=0.0, posinf=np.inf)
+
+
+def _either(which: Bool[np.ndarray, " n"], one: _Points, other: _Points) -> _Points:
+    return _Points(*(np.where(which.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(one, other, strict=True)))
+
+
+def _short(target: "Target", position: Any) -> str:
+    """A position as the log density takes it, in few characters."""
+    shown = jax.tree.map(np.asarray, target.unflatten(jnp.asarray(position)))
+    if isinstance(shown, np.ndarray):
+        return np.array2string(shown, precision=6, threshold=6, separator=", ")
+    return " ".join(str(shown).split())
