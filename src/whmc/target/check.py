@@ -4,7 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import Stream, children, generator, stream_key
 from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
 from whmc.target.counted import count
+from whmc.target.jumps import NUM_SEGMENTS, find_jump
 from whmc.target.price import Price
 from whmc.target.starts import describe
 
@@ -64,11 +65,6 @@ def _values(target: "Target", points: Float[Array, "n dim"]) -> Float[Array, " n
 @partial(jax.jit, static_argnums=0)
 def _evaluations(target: "Target", points: Float[Array, "n dim"]) -> "Evaluation":
     return jax.vmap(target.evaluate)(points)
-
-
-@partial(jax.jit, static_argnums=0)
-def _both(target: "Target", points: Float[Array, "n dim"]) -> tuple[Float[Array, " n"], Float[Array, "n dim"]]:
-    return jax.vmap(jax.value_and_grad(target))(points)
 
 
 AT_ONCE = 256
@@ -146,19 +142,6 @@ NUM_COMPARED = 8
 
 NUM_AXES = 16
 """Coordinates along which tails are followed, at most."""
-
-NUM_SEGMENTS = 32
-"""Segments between two starts along which jumps are looked for: an edge that cuts off a tenth of the region crosses at
-least one of them with chance 1 - .82^32 = .998."""
-
-LEAST_JUMP = 1e-3
-"""What a log density may jump by, in nats: less changes acceptance by less than a thousandth."""
-
-ROUNDING = 1e-12
-"""And relative to the log density, which is a sum of many terms."""
-
-HALVINGS = 53
-"""After so many the ends of a segment are neighbouring numbers: only a jump is left of what changes along it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -316,7 +299,7 @@ class _Walk:
 
     def edges(self) -> tuple[bool, str]:
         """Along segments between starts the log density may change, but not from one side of a point to the other."""
-        found = self._jump()
+        found = find_jump(self.target, np.asarray(self.start_points))
         if found is None:
             return True, f"no jump along {NUM_SEGMENTS} lines between starts"
         before, after, position = found
@@ -330,29 +313,6 @@ class _Walk:
             f"the support ends at {where}, inside the start region: moves across are refused and starts beyond "
             "are lost; give bounds"
         )
-
-    def _jump(self) -> tuple[float, float, Float[np.ndarray, " dim"]] | None:
-        """Log densities on both sides of a jump, and its position: each segment is halved, and of both halves that is
-        kept along which more changes than slopes explain, as long as that is more than a jump may be."""
-        ends = np.asarray(self.start_points)[: 2 * NUM_SEGMENTS].reshape(2, NUM_SEGMENTS, -1)
-        low, high = (self._line(rows, np.ones(NUM_SEGMENTS, bool)) for rows in ends)
-        for _ in range(HALVINGS):
-            changing = _unexplained(low, high) > LEAST_JUMP
-            if not changing.any():
-                return None
-            middle = self._line(0.5 * (low.position + high.position), changing)
-            first = _unexplained(low, middle) >= _unexplained(middle, high)
-            low, high = _either(first, low, middle), _either(first, middle, high)
-        changes = _unexplained(low, high)
-        n = int(np.argmax(changes))
-        if not changes[n] > LEAST_JUMP + ROUNDING * abs(low.value[n]):
-            return None
-        return float(low.value[n]), float(high.value[n]), low.position[n]
-
-    def _line(self, position: Float[np.ndarray, "n dim"], asked: Bool[np.ndarray, " n"]) -> "_Points":
-        """Values and slopes at some positions; NaN at the others, where a function outside of JAX is not called."""
-        found = _both(self.target, jnp.asarray(np.where(asked[:, None], position, np.nan)))
-        return _Points(position, *map(np.asarray, found))
 
     def tails(self) -> tuple[bool, str]:
         """log pi + log r must fall along a coordinate, r being the distance: otherwise pi has no finite integral."""
@@ -395,28 +355,6 @@ def _timed(function: Callable[[Array], Any], points: Array) -> tuple[Any, float]
     began = time.perf_counter()
     found = jax.block_until_ready(function(points))
     return found, time.perf_counter() - began
-
-
-class _Points(NamedTuple):
-    """Positions with their log densities and slopes."""
-
-    position: Float[np.ndarray, "n dim"]
-    value: Float[np.ndarray, " n"]
-    score: Float[np.ndarray, "n dim"]
-
-
-def _unexplained(one: _Points, other: _Points) -> Float[np.ndarray, " n"]:
-    """What log densities differ by, but for what the mean of both slopes explains, if they are known; nothing where
-    both are -inf, or either is NaN."""
-    with np.errstate(invalid="ignore"):
-        along = np.sum(0.5 * (one.score + other.score) * (other.position - one.position), axis=1)
-        change = other.value - one.value
-        left = np.abs(np.where(np.isfinite(along) & np.isfinite(change), change - along, change))
-    return np.nan_to_num(left, nan=0.0, posinf=np.inf)
-
-
-def _either(which: Bool[np.ndarray, " n"], one: _Points, other: _Points) -> _Points:
-    return _Points(*(np.where(which.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(one, other, strict=True)))
 
 
 def _short(target: "Target", position: Any) -> str:
