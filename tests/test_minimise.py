@@ -86,3 +86,22 @@ def test_a_plane_ends_after_the_most_evaluations():
 
     found = minimise(plane, np.zeros((2, 2)), np.ones(2))
     assert found.num_evaluations <= 2 * MAX_EVALUATIONS and np.all(found.position[:, 0] > 1e6)
+
+
+def test_a_slope_whose_square_is_nil_ends_a_descent():
+    """A ramp, and beyond its foot a slope of 1e-170: no step along it can be told from none."""
+
+    def ramp(position, rows):
+        foot = position < 0.5
+        return np.maximum(position[:, 0], 0.5), np.where(foot, 1e-170, 1.0)
+
+    found = minimise(ramp, np.array([[0.55]]), np.ones(1))
+    assert found.num_evaluations == 2 and found.position[0, 0] < 0.5
+
+
+def test_a_slope_whose_square_is_infinite_is_no_warning():
+    def cliff(position, rows):
+        return 1e170 * position[:, 0], np.full_like(position, 1e170)
+
+    found = minimise(cliff, np.zeros((1, 1)), np.ones(1))
+    assert found.able.all() and np.isfinite(found.position).all()

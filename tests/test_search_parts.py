@@ -227,6 +227,14 @@ def test_points_that_local_chains_connect_become_one_chart():
     assert found.num_gradients > 64 * (2 * 100 + 80)
 
 
+def test_chains_that_never_moved_are_grouped_by_where_they_are():
+    """Two at one place, one at another: no variance at all. The fourth moves, around the first two but far wider."""
+    draws = np.tile(np.array([[2.0, -3.0], [2.0, -3.0], [2.0, 5.0], [0.0, 0.0]]), (100, 1, 1))
+    draws[:, 3] = np.random.default_rng(0).normal([2.0, -3.0], 1.0, (100, 2))
+    group = group_chains(draws)
+    assert group[0] == group[1] and len(np.unique(group)) == 3
+
+
 def test_tails_of_a_peak_are_explained_by_it_and_points_of_another_mode_are_not():
     target, means = heavy_tails()
     curved = Peak(means[0], 0.0, np.sqrt(2 / 3) * np.eye(20))

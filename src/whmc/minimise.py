@@ -195,7 +195,8 @@ def minimise(
             done = near & (np.abs(gain) <= tolerance * (1 + np.abs(f[good])))
             if stop is not None:
                 done |= stop(x[good], g[good], good)
-            ended[taken] = done | ~np.any(g[good] != 0, axis=1)
+            # a slope whose square is nil in float64 promises nothing
+            ended[taken] = done | ~(_norms(g[good] * width) > 0)
             _learn(hessians, good, s, y)
             direction[good] = -hessians.times(good, g[good])
             up = ~(np.sum(direction[good] * g[good], axis=1) < 0) & ~ended[taken]  # rounding or overflow: afresh
@@ -246,4 +247,5 @@ def _product(matrices: Float[np.ndarray, "m dim dim"], vectors: Float[np.ndarray
 
 
 def _norms(vectors: Float[np.ndarray, "m dim"]) -> Float[np.ndarray, " m"]:
-    return np.linalg.norm(vectors, axis=1)
+    with np.errstate(over="ignore"):  # infinite is right for a slope that is too steep for its square
+        return np.linalg.norm(vectors, axis=1)

@@ -132,13 +132,16 @@ def drifting(draws: LocalDraws) -> bool:
 def group_chains(draws: Float[np.ndarray, "steps n dim"]) -> Int[np.ndarray, " n"]:
     """Chains whose draws overlap belong together, and so do all that are linked through others.
 
-    Overlap by Bhattacharyya's distance of Gaussians with the chains' means and variances; its noise grows with D.
+    Overlap by Bhattacharyya's distance of Gaussians with the chains' means and variances; its noise grows with D. A
+    chain that never moved has the variance of rounding.
     """
     num, dim = draws.shape[1:]
-    mean, variance = draws.mean(axis=0), draws.var(axis=0) + 1e-300
+    mean = draws.mean(axis=0)
+    variance = np.maximum(draws.var(axis=0), (np.finfo(float).eps * mean) ** 2) + np.finfo(float).tiny
     pooled = 0.5 * (variance[:, None] + variance[None])
     distance = 0.125 * np.sum((mean[:, None] - mean[None]) ** 2 / pooled, axis=-1)
-    distance += 0.5 * np.sum(np.log(pooled) - 0.5 * np.log(variance[:, None] * variance[None]), axis=-1)
+    size = 0.5 * np.log(variance)  # logs, since a product of variances may be too small for float64
+    distance += 0.5 * np.sum(np.log(pooled) - size[:, None] - size[None], axis=-1)
     near = distance < 1 + 0.03 * dim
     group = np.arange(num)
     for a in range(num):
