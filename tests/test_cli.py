@@ -31,6 +31,8 @@ def constrain(x):
 target = whmc.Target(logp, dim=2, starts=(-6.0, 6.0), constrain=constrain)
 shifted = whmc.Target(lambda x: logp(x) + 1, dim=2, starts=(-6.0, 6.0), constrain=constrain)
 nowhere = whmc.Target(logp, dim=2)
+# the mode of Beta(1, 3) on the logistic scale
+bounded = whmc.Target(lambda x: 2 * jnp.log1p(-x[0]), dim=1, names=["share"], bounds=(0.0, 1.0))
 number = 3
 
 def vector(x):
@@ -271,6 +273,20 @@ def test_check_and_modes(folder, capsys):
     assert main(["modes", f"{folder}/model.py:logp", "--dim", "2", "--starts=-6,-6:6,6", "--json"]) == 0
     modes = json.loads(capsys.readouterr().out)["modes"]
     np.testing.assert_allclose(sorted(mode["location"][0] for mode in modes), [-3, 3], atol=1e-4)
+
+
+def test_modes_are_told_in_the_models_own_values(folder, capsys):
+    """`scale` is the exponential of a coordinate, e^3 and e^-3 at the modes; `share` has bounds."""
+    assert main(["modes", f"{folder}/model.py:target", "--json"]) == 0
+    named = sorted((mode["values"] for mode in json.loads(capsys.readouterr().out)["modes"]), key=lambda v: v["place"])
+    assert [set(values) for values in named] == [{"scale", "place"}] * 2
+    np.testing.assert_allclose([values["scale"] for values in named], np.exp([-3, 3]), rtol=1e-3)
+    assert main(["modes", f"{folder}/model.py:bounded"]) == 0
+    printed = capsys.readouterr().out
+    assert "in the model's own values" in printed and "share 0.25" in printed
+    assert main(["modes", f"{folder}/model.py:bounded", "--json"]) == 0
+    (mode,) = json.loads(capsys.readouterr().out)["modes"]
+    np.testing.assert_allclose(mode["location"], [mode["values"]["share"]], rtol=1e-12)
 
 
 def test_alarms_end_with_three_if_asked(folder, capsys, tmp_path):

@@ -314,6 +314,10 @@ def evidence(value, se):
     return Evidence(value, se, 0.5, "bridge")
 
 
+def judged(found, num_draws=16_000, proposes=True):
+    return alarms.evidence_uncertain(found, num_draws, proposes=proposes)
+
+
 def tours(num):
     return Tours.of(np.ones((1, num + 1), bool))
 
@@ -362,20 +366,20 @@ APART, CLOSE = {"a": weighing(0.5), "b": weighing(0.5455, 0.0)}, {"a": weighing(
         (alarms.few_tours, (tours(29),), (tours(30),), "few regenerations", 29),
         (alarms.few_tours, (tours(0),), (None,), "few regenerations", 0),
         (
-            alarms.evidence_uncertain,
+            judged,
             (Evidence(3.0, 0.11, 0.5, "bridge"),),
             (Evidence(3.0, 0.1, 0.5, "bridge"),),
             "evidence uncertain",
             0.11,
         ),
         (
-            alarms.evidence_uncertain,
+            judged,
             (Evidence(3.0, 0.01, 9e-4, "bridge"),),
             (Evidence(3.0, 0.01, 1e-3, "bridge"),),
             "evidence uncertain",
             0.01,
         ),
-        (alarms.evidence_uncertain, (NOTHING,), (Evidence(3.0, 0.0, 1.0, "bridge"),), "no evidence", np.nan),
+        (judged, (NOTHING,), (Evidence(3.0, 0.0, 1.0, "bridge"),), "no evidence", np.nan),
         (alarms.failures, (11, 1000, np.array([1.5, 2.0])), (10, 1000, None), "evaluations failed", 0.011),
         (alarms.failures, (1, 0, None), (0, 0, None), "evaluations failed", 1),
     ],
@@ -385,6 +389,21 @@ def test_alarm_is_raised_where_it_must_and_not_before(alarm, bad, good, name, fi
     assert raised.name == name and raised.figure == close_to(figure)
     assert raised.message and raised.remedy and str(raised).startswith(f"{name}: ")
     assert alarm(*good) == []
+
+
+@pytest.mark.parametrize(
+    ("num_draws", "proposes", "says", "remedy"),
+    [
+        (1, True, "single draw", "Increase draws="),
+        (100, True, "came near the target", "Increase warmup= and draws="),
+        (100, False, "does not end with an independence move", "Use the default kernel"),
+        (1, False, "does not end with an independence move", "Use the default kernel"),
+    ],
+)
+def test_the_remedy_for_no_evidence_is_that_of_its_cause(num_draws, proposes, says, remedy):
+    (raised,) = judged(NOTHING, num_draws, proposes)
+    assert says in raised.message and remedy in raised.remedy
+    assert ("default kernel" in raised.remedy) is not proposes
 
 
 def in_the_tail(visits, num=120, height=6):

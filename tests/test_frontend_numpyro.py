@@ -1,5 +1,6 @@
 """NumPyro models as targets, and WHMC as a kernel of NumPyro's MCMC."""
 
+import functools
 import importlib.util
 import inspect
 import re
@@ -21,8 +22,11 @@ from numpyro.infer.util import initialize_model, potential_energy
 
 import whmc
 from doc_outputs import not_printed
+from unchecked import unchecked
 from whmc.frontends.numpyro import WHMC, from_numpyro
 from whmc.frontends.numpyro_kernel import MAX_PREPARED
+from whmc.target.check_symmetry import require_symmetric
+from whmc.target.meant import is_numpyro
 
 pytestmark = [pytest.mark.models, pytest.mark.xdist_group("numpyro")]  # its runs are made once, not in every worker
 
@@ -108,6 +112,54 @@ def test_constrain_and_unconstrain_are_inverse(supports):
     np.testing.assert_allclose(values["total"], values["a"] + values["below"])
     with pytest.raises(KeyError, match=r"\['below', 'a'\] are missing"):
         supports.unconstrain({name: rows[0] for name, rows in values.items() if name not in ("a", "below")})
+
+
+def test_modes_and_initial_positions_may_be_what_numpyro_samples(supports):
+    """One dictionary for each position, or one of all as `MCMC.get_samples` gives it."""
+    points = np.asarray(supports.draw_starts(KEY, 100))
+    samples = jax.jit(jax.vmap(supports.constrain))(points)
+    np.testing.assert_allclose(supports.flatten_all(samples), points, rtol=1e-5, atol=1e-6)
+    one = {name: np.asarray(rows[0]) for name, rows in samples.items()}
+    np.testing.assert_allclose(supports.flatten_all([one]), points[:1], rtol=1e-5, atol=1e-6)
+
+
+def hidden_units(x):
+    """A network with two hidden units: they may change places, and each has a sign."""
+    with numpyro.plate("unit", 2):
+        inner, bias, outer = (numpyro.sample(name, dist.Normal(0.0, 2.0)) for name in ("inner", "bias", "outer"))
+    numpyro.sample("y", dist.Normal(jnp.tanh(x[:, None] * inner + bias) @ outer, 0.5), obs=jnp.sin(x))
+
+
+def test_each_hidden_unit_has_a_sign():
+    flips = [whmc.Flip(f"inner[{k}]", f"bias[{k}]", f"outer[{k}]") for k in range(2)]
+    exchange = whmc.Exchange("inner", "bias", "outer")
+    target = from_numpyro(hidden_units, jnp.linspace(-2.0, 2.0, 7), symmetries=[exchange, *flips])
+    assert len(target.group) == 2 * 2**2 and set(flips[0].names) <= set(target.names)
+    require_symmetric(target, jnp.asarray(target.draw_starts(KEY, 4)))
+    with pytest.raises(ValueError, match="names, not numbers of coordinates such as 0"):
+        from_numpyro(hidden_units, jnp.linspace(-2.0, 2.0, 7), symmetries=[exchange, whmc.Flip([0, 2, 4])])
+
+
+@pytest.mark.parametrize("statements", [hidden_units, functools.partial(many_supports, scale=2.0)])
+def test_a_model_in_place_of_a_target_is_told_what_to_write(statements):
+    says = r"whmc.from_numpyro\(model, \*data\)"
+    with pytest.raises(TypeError, match=f"target must be a whmc.Target.*a NumPyro model becomes a target by {says}"):
+        unchecked(lambda: whmc.sample(statements))
+    with pytest.raises(TypeError, match=f"logdensity cannot be called with a position: a NumPyro model.*{says}"):
+        whmc.sample(whmc.Target(statements, dim=2, starts=(-1.0, 1.0)))
+
+
+def test_a_density_that_uses_numpyro_is_no_model():
+    """Distributions only, or a model inside of NumPyro's own functions."""
+
+    def by_distributions(x):
+        return dist.Normal(0.0, 1.0).log_prob(x).sum()
+
+    def by_model(x):
+        sites = {"inner": x[:2], "bias": x[2:4], "outer": x[4:]}
+        return numpyro.infer.util.log_density(hidden_units, (jnp.linspace(-2.0, 2.0, 7),), {}, sites)[0]
+
+    assert not is_numpyro(by_distributions) and not is_numpyro(by_model) and is_numpyro(hidden_units)
 
 
 def test_names_and_axes_are_those_of_the_model(supports):

@@ -14,8 +14,10 @@ import pytest
 from scipy.special import gammaln
 
 import whmc
+from unchecked import unchecked
 from whmc.estimate.parameters import ParameterTable
-from whmc.frontends.pymc import from_pymc, is_pymc
+from whmc.frontends.pymc import from_pymc
+from whmc.target.meant import is_pymc
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing a major refactor", category=FutureWarning)
@@ -75,6 +77,30 @@ def points(model, positions):
     for position in positions:
         parts = zip(model.value_vars, np.split(position, edges), strict=True)
         yield {value.name: part.reshape(first[value.name].shape) for value, part in parts}
+
+
+def test_modes_and_initial_positions_may_be_what_pymc_samples(everything, positions):
+    _, target = everything
+    at = positions[:2]
+    values = jax.jit(jax.vmap(target.constrain))(jnp.asarray(at))
+    np.testing.assert_allclose(target.flatten_all(values), at, rtol=1e-9, atol=1e-9)
+    one = {name: np.asarray(rows[0]) for name, rows in values.items()}
+    np.testing.assert_allclose(target.flatten_all([one]), at[:1], rtol=1e-9, atol=1e-9)
+
+
+def test_a_model_in_place_of_a_target_is_told_what_to_write(everything):
+    model, _ = everything
+    for call in (lambda: whmc.sample(model), lambda: whmc.Target(model, dim=2)):
+        with pytest.raises(TypeError, match=r"got Model: a PyMC model becomes a target by whmc.from_pymc\(model\)"):
+            unchecked(call)
+
+
+def test_parts_of_values_are_named_by_their_coords():
+    with pm.Model(coords={"unit": ["a", "b"]}) as model:
+        pm.Normal("inner", 0.0, 1.0, dims="unit")
+    target = from_pymc(model, symmetries=whmc.Flip("inner[b]"))
+    assert "inner[b]" in target.names
+    np.testing.assert_array_equal(target.group.sign[1], [1, -1])
 
 
 def test_log_density_and_gradient_are_pymcs(everything, positions, evaluate):

@@ -196,6 +196,10 @@ def test_unconstrain_is_the_inverse_also_inside_of_compiled_functions(library):
     np.testing.assert_allclose(target.unconstrain(target.constrain(at[0])), at[0], rtol=1e-14)
     again = jax.jit(jax.vmap(lambda x: target.unconstrain(target.constrain(x))))(at)
     np.testing.assert_allclose(again, at, atol=1e-14)
+    values = {name: np.asarray(rows) for name, rows in jax.vmap(target.constrain)(at).items()}
+    np.testing.assert_allclose(target.flatten_all(values), at, atol=1e-14)  # as `modes` and `initial` may be given
+    each = [{name: rows[n] for name, rows in values.items()} for n in range(2)]
+    np.testing.assert_allclose(target.flatten_all(each), at[:2], atol=1e-14)
     slopes = jax.jit(jax.jacrev(lambda x: target.unconstrain({"a": 2 * x[0], "s": x[1] ** 3})))(jnp.array([0.3, 1.7]))
     np.testing.assert_allclose(slopes, [[2, 0], [0, 3 / 1.7]], rtol=1e-8, atol=1e-12)
     assert np.all(np.isnan(jax.jit(lambda s: target.unconstrain({"a": 0.0, "s": s}))(-1.0)))

@@ -71,3 +71,13 @@ def test_there_is_no_energy_to_be_mistaken_for_that_of_the_dynamics(result):
     """`az.bfmi` takes `energy` for the energy of Hamiltonian dynamics; minus the log density is not."""
     stats = result.to_arviz()["sample_stats"]
     assert "energy" not in stats.data_vars and "lp" in stats.data_vars
+
+
+def test_modes_are_where_they_were_within_bounds(result, tmp_path):
+    """Without its target too: bounds are stored with the names."""
+    bounds = [(-9.0, 9.0), (-9.0, None), (None, None)]
+    target = whmc.Target(result.target.logdensity, dim=3, names=["a", "b", "c"], bounds=bounds)
+    bounded = dataclasses.replace(result, target=target)
+    loaded = whmc.load(bounded.save(tmp_path / "result.nc"))
+    np.testing.assert_array_equal(loaded.modes.location, bounded.modes.location)
+    np.testing.assert_allclose(bounded.modes.location[0], [0.0, -8.0, 0.0], atol=1e-12)

@@ -256,6 +256,12 @@ BAD = [
     (lambda: run(initial=np.full((2, 2), 7.0), f=lambda x: cut(x, jnp.nan)), ValueError, "2 of 2 chains cannot start"),
     (lambda: run(kernel=3), TypeError, "whmc kernel"),
     (lambda: whmc.sample(normal, **GOOD), TypeError, "wrap it"),
+    (lambda: run(search="x"), TypeError, "search must be a number of gradients, got 'x' of type str"),
+    (lambda: run(search=-1.0), ValueError, "search must be a number of gradients, got -1.0"),
+    (lambda: run(f=lambda x: float(x[0])), TypeError, "jax.numpy.*or use whmc.from_numpy"),
+    (lambda: jax.jit(lambda: run().log_evidence)(), TypeError, "JAX cannot trace: call it outside of jax.jit"),
+    (lambda: jax.grad(shifted)(0.5), TypeError, "JAX cannot trace.* with a log density that holds plain arrays"),
+    (lambda: jax.jit(lambda: whmc.find_modes(BOXED).location)(), TypeError, "JAX cannot trace: call it outside"),
     (lambda: charts(np.ones((1, 3))), ValueError, "scale has shape"),
     (lambda: charts(np.full((1, 2, 2), 0.5)), ValueError, "lower triangular"),
     (lambda: charts(np.zeros((1, 2))), ValueError, "positive"),
@@ -263,6 +269,13 @@ BAD = [
     (lambda: charts(np.ones((1, 2)), step_size=[-1.0]), ValueError, "step_size must be positive"),
     (lambda: charts(np.ones((1, 2)), dof=0.0), ValueError, "dof must be a whole number"),
 ]  # fmt: skip
+
+
+BOXED = whmc.Target(normal, dim=2, starts=(-1.0, 1.0))
+
+
+def shifted(shift):
+    return run(f=lambda x: normal(x - shift)).log_evidence
 
 
 def run(f=normal, **changes):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import whmc
+from unchecked import unchecked
+from whmc.run.sample import _folded
 from whmc.search.representatives import fold_target
 from whmc.target.folding import Fold, FoldedTarget, Shares
 from whmc.target.symmetry import Group
@@ -234,12 +236,74 @@ def test_an_exchange_of_means_without_their_weights_is_refused():
         (lambda: whmc.Exchange([0, 1], [1, 2]), "two components"),
         (lambda: whmc.Exchange([0]), "only one component"),
         (lambda: whmc.Exchange("m0", [1]), "names of values, or"),
+        (lambda: whmc.Flip("m0[0]"), "'m0\\[0\\]'"),
         (lambda: whmc.Flip(), "got none"),
     ],
 )
 def test_wrong_symmetries_are_named(symmetry, message):
     with pytest.raises(ValueError, match=message):
         plain(symmetries=[symmetry()])
+
+
+def test_a_single_symmetry_needs_no_list():
+    assert len(plain(symmetries=COMPONENTS).group) == 6 and len(plain(symmetries=whmc.Flip(0)).group) == 2
+    with pytest.raises(TypeError, match=r"must be Exchange\(...\) or Flip\(...\), or a list of them, got 'm0'"):
+        unchecked(lambda: plain(symmetries="m0"))
+
+
+def network(symmetries, **more):
+    """A network with three hidden units by the names of a model: each may be flipped, and all change places."""
+    shapes = {"w": (3, 2), "b": (3,)}
+    return whmc.Target(
+        lambda x: -jnp.sum(x**2), dim=9, symmetries=symmetries,
+        constrain=lambda x: {"w": x[:6].reshape(shapes["w"]), "b": x[6:]},
+        unconstrain=lambda values: jnp.concatenate([values["w"].ravel(), values["b"]]), **more,
+    )  # fmt: skip
+
+
+def test_parts_of_values_have_names():
+    """Rows by their number, and by their coords where they have some; as Stan numbers its coordinates too."""
+    units = [whmc.Flip(f"w[{k}]", f"b[{k}]") for k in range(3)]
+    target = network([whmc.Exchange("w", "b"), *units])
+    assert len(target.group) == 6 * 8
+    signs = np.unique(target.group.sign[np.all(target.group.order == np.arange(9), axis=1)], axis=0)
+    rows = signs[:, :6].reshape(8, 3, 2)
+    assert len(signs) == 8 and np.all(rows == signs[:, 6:, None])
+    named = {"dims": {"w": ["unit", "input"], "b": ["unit"]}, "coords": {"unit": ["x", "y", "z"], "input": [7, 8]}}
+    by_coords = network([whmc.Flip("w[y][8]", "b[z]")], **named)
+    np.testing.assert_array_equal(by_coords.group.sign[1], [1, 1, 1, -1, 1, 1, 1, 1, -1])
+    names = [f"w.{k}.{n}" for k in (1, 2, 3) for n in (1, 2)]
+    as_stan = network(whmc.Flip("w.2.1"), names=[*names, "b.1", "b.2", "b.3"])
+    np.testing.assert_array_equal(as_stan.group.sign[1], [1, 1, -1, 1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("symmetries", "message"),
+    [
+        ([whmc.Exchange("w", "b"), whmc.Flip([0, 4, 8])], "names, not numbers of coordinates such as 0; the model has"),
+        (whmc.Flip("w[3]"), r"unknown name 'w\[3\]' in symmetries; .*such as 'w\[0\]\[0\]'"),
+        (whmc.Flip("b[0][0]"), "unknown name"),
+        (whmc.Flip("w.1"), "unknown name"),
+        (whmc.Flip("v[0]"), "unknown name 'v"),
+    ],
+)
+def test_names_and_numbers_that_a_model_has_not_are_told(symmetries, message):
+    with pytest.raises(ValueError, match=message):
+        network(symmetries)
+
+
+def test_modes_of_a_template_are_brought_home():
+    """Two points that are images of each other under the fold, given in the template's shape and within bounds."""
+    template = {"place": np.zeros(2), "size": np.zeros(())}
+    target = whmc.Target(
+        lambda p: -0.5 * jnp.sum((jnp.sort(p["place"]) - jnp.array([-2.0, 3.0])) ** 2) - jnp.log(p["size"]) ** 2,
+        template=template, bounds={"size": (0.0, None)}, symmetries=whmc.Exchange("place"),
+    )  # fmt: skip
+    folded, library = _folded(target, [{"place": [3.0, -2.0], "size": 1.0}], seed=0)
+    assert library.num_modes == 1
+    home = folded.home(library.charts().location)
+    np.testing.assert_allclose(library.charts().location, home)
+    np.testing.assert_allclose(np.sort(library.charts().location[0, :2]), [-2.0, 3.0], atol=1e-6)
 
 
 def test_too_large_a_group_is_refused():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import whmc
+from whmc.estimate.alarms import failures
 from whmc.kernels.local import LocalHMC
 from whmc.kernels.settings import default_kernel
 from whmc.run.plan import Plan
@@ -35,6 +36,27 @@ def test_pytree_target_samples():
     result = whmc.sample(target, modes=[{"a": [0.0], "b": [3.0]}], chains=8, draws=200, warmup=100)
     assert result.unflatten()["b"].shape == (8, 200, 1)
     np.testing.assert_allclose(result.draws.mean(axis=(0, 1)), [0.0, 3.0], atol=0.15)  # 5 se of 1600 draws
+
+
+def test_positions_may_be_dictionaries_of_the_models_values():
+    """As `template` has them, where `constrain` has an inverse: one by one, or all in one with an axis before."""
+
+    def unconstrain(values):
+        return jnp.append(jnp.log(values["scale"]), values["place"])
+
+    target = whmc.Target(
+        normal, dim=3, constrain=lambda x: {"scale": jnp.exp(x[0]), "place": x[1:]}, unconstrain=unconstrain
+    )
+    several = [{"scale": 2.0, "place": [0.0, 3.0]}, {"scale": 0.5, "place": [1.0, 0.0]}]
+    wanted = [[np.log(2.0), 0.0, 3.0], [-np.log(2.0), 1.0, 0.0]]
+    np.testing.assert_allclose(target.flatten_all(several), wanted)
+    together = {name: np.array([one[name] for one in several]) for name in ("scale", "place")}
+    np.testing.assert_allclose(target.flatten_all(together), wanted)
+    np.testing.assert_allclose(target.flatten(several[0]), wanted[0])
+    with pytest.raises(ValueError, match=r"a list of one, \[\{"):
+        target.flatten_all(several[0])
+    with pytest.raises(TypeError, match="'a', but this target takes vectors of 2 numbers"):
+        whmc.sample(whmc.Target(normal, dim=2), modes=[{"a": [0.0, 0.0]}])
 
 
 def test_starts_from_box_points_and_function():
@@ -169,14 +191,16 @@ def test_check_finds_and_counts_bad_gradients_anywhere():
     assert find_failure(target, np.array([[-1.0, 0.0]] * 300)) is None
 
 
-def test_a_failure_is_given_as_the_function_takes_it():
+def test_a_failure_is_told_whatever_the_template():
     target = whmc.Target(
         lambda p: jnp.where(p["a"] > 0.5, jnp.nan, -p["a"]), template={"a": 0.0}, bounds={"a": (0.0, 1.0)}
     )
     points = np.array([[-1.0]] * 300 + [[3.0]])
     at = find_failure(target, points)
-    assert float(at["a"]) == pytest.approx(1 / (1 + np.exp(-3.0)))
-    assert not target.check(at=at).passed
+    assert at == pytest.approx([1 / (1 + np.exp(-3.0))])
+    assert not target.check(at=at).passed and not target.check(at=target.unflatten(jnp.array([3.0]))).passed
+    (alarm,) = failures(1, 1, at)
+    assert "such as at [0.952574]" in alarm.message
 
 
 def test_durations_have_the_unit_that_suits_them():

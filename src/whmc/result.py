@@ -97,8 +97,8 @@ class Result:
     it leaves the target invariant. search: what the search for modes saw, where there was one. work: log evidence by
     the throat's work, where q alone was too poor. num_updates: how often the kernel changed at regenerations;
     num_behind: chains that never regenerated to take the last mode. num_asked: draws that were asked for, of each
-    chain. failed_at: a position where the density fails, if many evaluations did. settings: what was asked for, and
-    versions. named: constrained values, where these were loaded.
+    chain. failed_at: a position where the density fails, if many evaluations did, flat and inside the bounds. settings:
+    what was asked for, and versions. named: constrained values, where these were loaded.
     """
 
     target: Target
@@ -132,9 +132,8 @@ class Result:
     @cached_property
     def modes(self) -> ModeTable:
         """The modes with their weights and errors."""
-        return ModeTable.of(
-            self.library, self.weight_estimates[self.recommended], self.evidence, self.label, self.jumps
-        )
+        weights = self.weight_estimates[self.recommended]
+        return ModeTable.of(self.library, self.target, weights, self.evidence, self.label, self.jumps)
 
     @cached_property
     def weight_estimates(self) -> dict[str, Weights]:

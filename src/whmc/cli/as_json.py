@@ -39,14 +39,15 @@ def as_json(result: Result) -> dict[str, Any]:
         "num_regenerations": result.num_regenerations,
         "seconds": result.timings.total,
     }
-    return _without_nan(found)
+    return without_nan(found)
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """Numbers that are not finite as null, which JSON has."""
     if isinstance(value, dict):
-        return {name: _without_nan(item) for name, item in value.items()}
+        return {name: without_nan(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_without_nan(item) for item in value]
+        return [without_nan(item) for item in value]
     if isinstance(value, (float, np.floating)):
         return float(value) if np.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value

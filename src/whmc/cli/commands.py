@@ -13,10 +13,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from whmc.cli.arguments import FIGURES
-from whmc.cli.as_json import as_json
+from whmc.cli.as_json import as_json, without_nan
 from whmc.cli.errors import InputError, fail
 from whmc.cli.load_target import LoadedTarget, SourceError, in_one_line, load_target, recall_target
 from whmc.cli.output import OutputClosed, model_prints_to_stderr, say
@@ -108,19 +110,31 @@ def modes(chosen: argparse.Namespace) -> int:
     with model_prints_to_stderr(), Progress(_progress(chosen)) as view:
         view.say("search", unit="compiling the density")
         tell = partial(view.searching, budget=math.inf)
-        search = search_modes(_loaded(chosen).target, seed=chosen.seed, max_modes=chosen.max_modes, tell=tell)
-    location, _, log_weight, _ = search.library.charts()
+        target = _loaded(chosen).target
+        search = search_modes(target, seed=chosen.seed, max_modes=chosen.max_modes, tell=tell)
+        location, _, log_weight, _ = search.library.charts()
+        named = {name: rows[0] for name, rows in target.named_values(location[None]).items()}
     weight = np.exp(log_weight)
     if chosen.json:
+        with jax.enable_x64(True):
+            inside = np.asarray(target.inside(jnp.asarray(location)))
         rows = [
-            {"location": point.tolist(), "laplace_weight": float(share), "hits": int(hits)}
-            for point, share, hits in zip(location, weight, search.hits, strict=True)
+            {
+                "location": inside[k].tolist(),
+                "values": {name: rows[k].tolist() for name, rows in named.items()},
+                "laplace_weight": float(weight[k]),
+                "hits": int(search.hits[k]),
+            }
+            for k in range(len(location))
         ]
-        say(json.dumps({"modes": rows, "num_starts": search.num_starts, "unseen_chance": search.unseen_chance}))
+        found = {"modes": rows, "num_starts": search.num_starts, "unseen_chance": search.unseen_chance}
+        say(json.dumps(without_nan(found)))
         return 0
-    say("mode   Laplace weight   hits   location")
-    for k, (point, share, hits) in enumerate(zip(location, weight, search.hits, strict=True)):
-        say(f"{k:4d}   {share:14.4g}   {hits:4d}   {np.array2string(point, precision=4, threshold=8)}")
+    say("mode   Laplace weight   hits   location, in the model's own values")
+    for k, (share, hits) in enumerate(zip(weight, search.hits, strict=True)):
+        values = {name: np.array2string(np.asarray(rows[k]), precision=4, threshold=8) for name, rows in named.items()}
+        place = ", ".join(f"{name} {value}" for name, value in values.items())
+        say(f"{k:4d}   {share:14.4g}   {hits:4d}   {place}")
     say(search)
     say("Laplace weights are a first guess from peaks and curvatures: `whmc sample` measures them.")
     return 0

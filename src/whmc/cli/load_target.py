@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from whmc.frontends.pymc import from_pymc, is_pymc
+from whmc.frontends.pymc import from_pymc
+from whmc.target.meant import is_pymc
 from whmc.target.target import Target
 
 OUTSIDE = (Path(__file__).parents[1], Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib")))

@@ -311,19 +311,15 @@ def mixing(table: ParameterTable, shape: tuple[int, int]) -> list[Alarm]:
     return alarms
 
 
-def evidence_uncertain(evidence: Evidence) -> list[Alarm]:
-    """An evidence that depends on few draws, or that does not exist."""
+def evidence_uncertain(evidence: Evidence, num_draws: int, *, proposes: bool) -> list[Alarm]:
+    """An evidence that depends on few draws, or that does not exist.
+
+    num_draws: of all chains. proposes: whether the kernel ends with an independence move from the charts.
+    """
     if np.isfinite(evidence.se) and evidence.se <= UNCERTAIN_SE and evidence.overlap >= LEAST_OVERLAP:
         return []
     if not np.isfinite(evidence.log_evidence):
-        return [
-            Alarm(
-                "no evidence",
-                np.nan,
-                "the kernel does not end with an independence move from the charts, or none came near the target",
-                "Use the default kernel, or add Independence() as its last move",
-            )
-        ]
+        return [Alarm("no evidence", np.nan, *_why_none(num_draws, proposes))]
     return [
         Alarm(
             "evidence uncertain",
@@ -333,6 +329,21 @@ def evidence_uncertain(evidence: Evidence) -> list[Alarm]:
             "The charts do not fit well. Increase warmup= and draws=",
         )
     ]
+
+
+def _why_none(num_draws: int, proposes: bool) -> tuple[str, str]:
+    """Why there is no evidence, and the remedy."""
+    if not proposes:
+        return (
+            "the kernel does not end with an independence move from the charts",
+            "Use the default kernel, or add Independence() as its last move",
+        )
+    if num_draws < 2:
+        return "a single draw is too few for an evidence", "Increase draws="
+    return (
+        "no independence move from the charts came near the target",
+        "The charts do not fit the modes. Increase warmup= and draws=",
+    )
 
 
 def evidences_disagree(estimates: Mapping[str, Evidence]) -> list[Alarm]:
@@ -356,7 +367,8 @@ FAILED_SHARE = 0.01
 
 
 def failures(num_failed: int, num_gradients: int, failed_at: Float[np.ndarray, " dim"] | None) -> list[Alarm]:
-    """Evaluations that gave NaN, +inf or a gradient that is not finite, with a position of one if it is known."""
+    """Evaluations that gave NaN, +inf or a gradient that is not finite, with a position of one if it is known: a number
+    for each coordinate, whatever the target's template."""
     if num_failed <= FAILED_SHARE * num_gradients:
         return []
     where = "" if failed_at is None else f", such as at {np.array2string(failed_at, precision=6, threshold=8)}"

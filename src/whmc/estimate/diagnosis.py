@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from whmc.estimate import alarms
+from whmc.estimate import alarms, moves
 from whmc.estimate.alarms import Alarm
 from whmc.estimate.parameters import ParameterTable
 from whmc.modes.mixture import chart_squares
@@ -32,7 +32,9 @@ def diagnose(result: "Result") -> tuple[Alarm, ...]:
         *alarms.tails_rare(result.logdensity - result.log_mixture, result.log_evidence),
         *alarms.few_tours(result.tours),
         *alarms.mixing(_watched(result), (chains, draws)),
-        *alarms.evidence_uncertain(result.evidence),
+        *alarms.evidence_uncertain(
+            result.evidence, result.label.size, proposes=moves.proposes(result.steps, result.roles)
+        ),
         *alarms.evidences_disagree(result.evidence_estimates),
         *alarms.failures(result.num_failed, result.gradients.warmup + result.gradients.sampling, result.failed_at),
     )

@@ -3,12 +3,15 @@
 import dataclasses
 from collections.abc import Mapping
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from whmc._shapes import Float, Int
 from whmc.estimate.evidence import Evidence
 from whmc.estimate.weights import Weights
 from whmc.modes.library import ModeLibrary
+from whmc.target.target import Target
 
 SHOWN = 40
 """Modes that are printed, the heaviest; the table has them all."""
@@ -16,7 +19,10 @@ SHOWN = 40
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ModeTable:
-    """A row for each mode: where it is, how heavy, its share of the evidence, how often visited, jumps in and out."""
+    """A row for each mode: where it is, how heavy, its share of the evidence, how often visited, jumps in and out.
+
+    location: as `modes=` takes it, a flat position inside the target's bounds.
+    """
 
     location: Float[np.ndarray, "size dim"]
     weight: Float[np.ndarray, " size"]
@@ -32,6 +38,7 @@ class ModeTable:
     def of(
         cls,
         library: ModeLibrary,
+        target: Target,
         weights: Weights,
         evidence: Evidence,
         label: Int[np.ndarray, "chains draws"],
@@ -41,10 +48,12 @@ class ModeTable:
         size, mode_of = library.num_modes, library.mode_of
         log_weight = np.asarray(library.log_weight)[: library.size]
         heaviest = [max(np.flatnonzero(mode_of == k), key=log_weight.__getitem__) for k in range(size)]
+        with jax.enable_x64(True):
+            location = np.asarray(target.inside(jnp.asarray(np.asarray(library.location)[heaviest])))
         with np.errstate(divide="ignore", invalid="ignore"):
             log_share, relative = np.log(weights.weight), weights.se / weights.weight
         return cls(
-            location=np.asarray(library.location)[heaviest],
+            location=location,
             weight=weights.weight,
             weight_se=weights.se,
             log_evidence=evidence.log_evidence + log_share,
@@ -81,7 +90,8 @@ class ModeTable:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ModeDraws:
-    """The draws of one mode, all chains together, and from which chain each is. values: as named and constrained."""
+    """The draws of one mode, all chains together, and from which chain each is. draws: unconstrained. values: as named
+    and constrained. location: as in `ModeTable`."""
 
     number: int
     weight: float

@@ -53,16 +53,21 @@ def weights_of(
     return {"occupancy": occupancy(label, num_modes), **floored}
 
 
+def proposes(steps: Steps, roles: Roles) -> bool:
+    """Whether the last move of the cycle proposes from the library's mixture."""
+    return roles.get(list(steps)[-1]) is Role.MIXTURE
+
+
 def bridge_of(
     steps: Steps,
     roles: Roles,
     logdensity: Float[np.ndarray, "chains draws"],
     log_mixture: Float[np.ndarray, "chains draws"],
 ) -> Evidence:
-    """The evidence by bridge sampling, if the last move of the cycle proposes from the library's mixture."""
-    name, info = list(steps.items())[-1]
-    if roles.get(name) is not Role.MIXTURE:
+    """The evidence by bridge sampling, if there are proposals for it."""
+    if not proposes(steps, roles):
         return NOTHING
+    info = list(steps.values())[-1]
     draws = logdensity - log_mixture
     # the state that a rejected proposal was compared with is the one recorded
     return bridge(draws, np.where(info.accepted, draws, draws + info.log_ratio))

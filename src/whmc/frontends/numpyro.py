@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import importlib.util
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,9 +26,7 @@ RADIUS = 2.0
 """Half the box of unconstrained values in which NumPyro starts chains, for what the prior does not give."""
 
 
-def from_numpyro(
-    model: Callable[..., Any], *args: Any, symmetries: Sequence[Any] | None = None, **kwargs: Any
-) -> Target:
+def from_numpyro(model: Callable[..., Any], *args: Any, symmetries: Any = None, **kwargs: Any) -> Target:
     """A NumPyro model with its data as a target: `from_numpyro(model, x, y=y)`.
 
     Its positions are the unconstrained values of all latent sites, by NumPyro's own transforms, in the order of the
@@ -96,7 +94,7 @@ class Model:
     def dim(self) -> int:
         return sum(int(np.prod(shape)) for shape in self.shapes.values())
 
-    def target(self, symmetries: Sequence[Any] | None = None) -> Target:
+    def target(self, symmetries: Any = None) -> Target:
         """The target that whmc samples."""
         used = {axis for axes in self.sites.dims.values() for axis in axes}
         return Target(

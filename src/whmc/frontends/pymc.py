@@ -20,6 +20,7 @@ import numpy as np
 from whmc._shapes import Array, Float
 from whmc.frontends.extras import install
 from whmc.frontends.pytensor import held, jaxified
+from whmc.target.meant import is_pymc
 from whmc.target.target import Target
 
 BOX = 2.0
@@ -28,11 +29,6 @@ prior: a factor of seven either way for a scale."""
 
 ROUNDS = 8
 """How often prior draws are made again where some fall outside of what the model's transforms can express."""
-
-
-def is_pymc(found: object) -> bool:
-    """Whether it is a PyMC model; PyMC itself is not imported for that."""
-    return any(kind.__module__.split(".")[0] == "pymc" and kind.__name__ == "Model" for kind in type(found).__mro__)
 
 
 def from_pymc(model: Any = None, *, symmetries: Any = None) -> Target:

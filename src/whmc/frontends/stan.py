@@ -2,7 +2,7 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ def from_stan(
     starts: Any = None,
     seed: int = 0,
     generated_quantities: bool = False,
-    symmetries: Sequence[Any] | None = None,
+    symmetries: Any = None,
 ) -> Target:
     """A Stan model as a target on Stan's unconstrained scale.
 

@@ -1,6 +1,7 @@
 """`sample` and `resume`: the doors to a run."""
 
 import dataclasses
+import numbers
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,8 +60,9 @@ def sample(
 ) -> Result:
     """Samples a multimodal target with exact wormhole jumps between its modes.
 
-    modes: locations (K, dim), or a ModeLibrary; without them the start region is searched. A wrong or missing mode
-        costs speed or, if it is never reached, its weight; it never bends the rest.
+    modes: locations (K, dim), or a ModeLibrary; without them the start region is searched. Locations may also be a list
+        of positions in the template's shape, or of dictionaries of the values that a NumPyro, PyMC or Stan model has. A
+        wrong or missing mode costs speed or, if it is never reached, its weight; it never bends the rest.
     finder: how to search, such as `MultiStart(1024)`; by default many starts and, up to 800 dimensions, an annealed
         population. With `modes`, the search adds to them; without a finder it is left out.
     adapt: "warmup" freezes kernel and library after the warm-up; a short search (below a thousand starts) goes on
@@ -75,7 +77,7 @@ def sample(
     search: gradients that the default search takes while nothing says that there is more to be found, three for four
         steps of the chains unless given; `math.inf` searches as `find_modes` does.
     kernel: what to run instead of the default cycle; its own settings are kept, only library and threshold are tuned.
-    initial: positions (chains, dim) to start from, instead of the modes in turn.
+    initial: positions (chains, dim) to start from, or a list as for `modes`, instead of the modes in turn.
     store: a folder, new or empty: draws are written there as they come, with a checkpoint after every block, and
         `whmc.resume(store, target)` goes on after a crash. The memory that a run takes does not grow with its draws
         (with adapt="regeneration" it does: charts are learned from all of them).
@@ -144,10 +146,19 @@ def require_plan(plan: Plan) -> Plan:
     least = {"max_modes": 1, "seed": 0, "chains": 1, "draws": 1, "warmup": 0}
     for name, lowest in least.items():
         require_count(name, getattr(plan, name), lowest)
-    if plan.search is not None and not plan.search >= 0:
-        raise ValueError(f"search must be a number of gradients, got {plan.search!r}")
+    _require_budget(plan.search)
     whole = {name: int(getattr(plan, name)) for name in least}
     return Plan(adapt=plan.adapt, search=plan.search, **whole)
+
+
+def _require_budget(search: Any) -> None:
+    """Nothing, or a number of gradients, which may be infinite."""
+    if search is None:
+        return
+    if isinstance(search, bool) or not isinstance(search, numbers.Real):
+        raise TypeError(f"search must be a number of gradients, got {search!r} of type {type(search).__name__}")
+    if not float(search) >= 0:
+        raise ValueError(f"search must be a number of gradients, got {search!r}")
 
 
 def begin(
@@ -281,8 +292,8 @@ def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> t
     folded = fold_target(target, seed, np.asarray(given))
     if isinstance(modes, ModeLibrary):  # found in the image that is kept
         return folded, _known(folded, modes)
-    homes = folded.home(np.asarray(given))
-    return folded, library_at(folded, np.asarray(jax.vmap(folded.unflatten)(jnp.asarray(homes))))
+    homes = folded.inside(jnp.asarray(folded.home(np.asarray(given))))
+    return folded, library_at(folded, homes)
 
 
 def _known(target: Target, modes: Numbers | ModeLibrary) -> ModeLibrary:

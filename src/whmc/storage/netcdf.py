@@ -13,6 +13,7 @@ import numpy as np
 from whmc.kernels.base import StepInfo
 from whmc.kernels.settings import Role
 from whmc.storage.serialize import Damaged, pack, storable, unpack
+from whmc.target.bounds import Bounds
 from whmc.target.folding import Fold
 from whmc.target.target import Target
 
@@ -155,10 +156,17 @@ def _remembered(result: "Result") -> dict[str, Any]:
     remembered["target"] = {
         "dim": target.dim,
         "names": target.coordinates,
+        "bounds": None if target.bounds is None else _pairs(target.bounds),
         "dims": {name: list(dims) for name, dims in (target.dims or {}).items()},
         "coords": {name: [_item(place) for place in places] for name, places in (target.coords or {}).items()},
     }
     return remembered
+
+
+def _pairs(bounds: Bounds) -> list[list[float | None]]:
+    """Bounds as `Target` takes them, None for no bound."""
+    pairs = zip(bounds.low, bounds.high, strict=True)
+    return [[float(end) if np.isfinite(end) else None for end in pair] for pair in pairs]
 
 
 def _item(place: Any) -> Any:
@@ -233,4 +241,5 @@ def target_without_density(described: Mapping[str, Any]) -> Target:
         names=described["names"] or None,
         dims=described.get("dims") or None,
         coords=described.get("coords") or None,
+        bounds=described.get("bounds"),
     )

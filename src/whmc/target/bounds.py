@@ -52,7 +52,7 @@ class Bounds:
         below, above = np.isfinite(self.low), np.isfinite(self.high)
         return below & above, below & ~above, above & ~below
 
-    def constrain(self, free: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    def constrain(self, free: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
         """From the real line into the bounds."""
         both, below, above = self._kinds
         dtype = free.dtype

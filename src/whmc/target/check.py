@@ -15,6 +15,7 @@ from whmc.keys import Stream, children, generator, stream_key
 from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetry_key
 from whmc.target.counted import count
 from whmc.target.jumps import NUM_SEGMENTS, find_jump
+from whmc.target.meant import model_of
 from whmc.target.price import Price
 from whmc.target.starts import describe
 
@@ -37,15 +38,25 @@ def require_scalar_output(target: "Target") -> None:
     position = jax.ShapeDtypeStruct((target.dim,), jnp.float64)
     with jax.enable_x64(True):
         try:
-            value = jax.eval_shape(lambda x: target.logdensity(target.unflatten(x)), position)
+            trace = jax.make_jaxpr(lambda x: target.logdensity(target.unflatten(x)), return_shape=True)
+            traced, value = trace(position)
         except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
             raise TypeError(
                 "logdensity needs its position as plain numbers, for NumPy, float() or if: write it in jax.numpy, so "
-                "that it can be compiled and differentiated"
+                "that it can be compiled and differentiated, or use whmc.from_numpy(f, dim=..., starts=...)"
             ) from error
         except Exception as error:
+            model = model_of(target.logdensity)
+            if model is not None:
+                raise TypeError(f"logdensity cannot be called with a position: {model}") from error
             error.add_note(f"whmc called logdensity with a position of length dim = {target.dim}")
             raise
+        # what is made inside of a compiled function, or holds a value of one, cannot be looked at while it is traced
+        if any(isinstance(one, jax.core.Tracer) for one in (jnp.zeros(()), *traced.consts)):
+            raise TypeError(
+                "whmc searches and samples on the host, by what it sees on the way, which JAX cannot trace: call it "
+                "outside of jax.jit, jax.grad, jax.vmap and the like, with a log density that holds plain arrays"
+            )
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         raise TypeError(f"logdensity must return a scalar array, got {type(value).__name__}")
@@ -71,9 +82,9 @@ AT_ONCE = 256
 """Points that are evaluated together."""
 
 
-def find_failure(target: "Target", points: Float[np.ndarray, "n dim"]) -> Any | None:
-    """The first of some flat positions at which the evaluation fails (see `Target.evaluate`), as `check(at=...)` takes
-    it; None if there is none."""
+def find_failure(target: "Target", points: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " dim"] | None:
+    """The first of some flat positions at which the evaluation fails (see `Target.evaluate`), flat and inside the
+    bounds, which `check(at=...)` takes; None if there is none."""
     with jax.enable_x64(True), target.user_errors():
         for begin in range(0, len(points), AT_ONCE):
             part = np.asarray(points[begin : begin + AT_ONCE], float)
@@ -81,7 +92,7 @@ def find_failure(target: "Target", points: Float[np.ndarray, "n dim"]) -> Any | 
             count(len(part))
             failed = np.asarray(_evaluations(target, padded).failed)[: len(part)]
             if failed.any():
-                return jax.tree.map(np.asarray, target.unflatten(jnp.asarray(part[np.argmax(failed)])))
+                return np.asarray(target.inside(jnp.asarray(part[np.argmax(failed)])))
     return None
 
 

@@ -63,26 +63,42 @@ class Space:
     def raveled(self, position: PyTree) -> Float[Array, " dim"]:
         """A position as a flat vector, inside the bounds."""
         if self.template is None:
-            return jnp.asarray(position, float)
+            return jnp.asarray(self._of_named(position) if isinstance(position, Mapping) else position, float)
         return ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, float), position))[0]
 
     def flatten_all(self, positions: Any) -> Any:
-        """Many positions as rows: an array, or with a template a list of pytrees or one with a leading axis."""
-        if self.template is None or (isinstance(positions, (np.ndarray, jax.Array)) and positions.ndim == 2):
+        """Many positions as rows: an array; or a list of pytrees or one with a leading axis, as the template has them,
+        or dictionaries of named values."""
+        if isinstance(positions, (np.ndarray, jax.Array)) and positions.ndim == 2:
             rows = np.asarray(positions, float)
-        elif isinstance(positions, list):
+        elif isinstance(positions, list) and (self.template is not None or _has_mapping(positions)):
             rows = np.stack([np.asarray(self.raveled(position)) for position in positions])
+        elif self.template is not None or isinstance(positions, Mapping):
+            stacked = _stacked(_arrays(positions) if self.template is None else positions)
+            rows = np.asarray(jax.jit(jax.vmap(self.raveled))(stacked))
         else:
-            rows = np.asarray(jax.vmap(self.raveled)(jax.tree.map(jnp.asarray, positions)))
+            rows = np.asarray(positions, float)
         if self.bounds is None or rows.shape[-1:] != (self.dim,):
             return rows
         self.bounds.require_inside("a given position", rows, self.names)
         return np.asarray(self.bounds.unconstrain(jnp.asarray(rows)))
 
+    def _of_named(self, values: Mapping[str, Any]) -> Any:
+        """The position, inside the bounds, that has these named values."""
+        if self.unconstrain is None:
+            raise TypeError(
+                f"a position has names, {', '.join(map(repr, values))}, but this target takes vectors of {self.dim} "
+                "numbers: give these, or make the target with template=, or with constrain= and unconstrain="
+            )
+        return self.unconstrain(_arrays(values))
+
+    def inside(self, positions: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
+        """Flat vectors inside the bounds: what `flatten_all` takes as rows."""
+        return positions if self.bounds is None else self.bounds.constrain(positions)
+
     def unflatten(self, position: Float[Array, " dim"]) -> PyTree:
         """A flat vector as the user's function takes it: inside the bounds, in the template's shape."""
-        if self.bounds is not None:
-            position = self.bounds.constrain(position)
+        position = self.inside(position)
         if self.template is None:
             return position
         # ravel_pytree restores the dtypes of its own input, so the template takes the position's
@@ -110,6 +126,26 @@ class Space:
     def places(self) -> dict[str, np.ndarray]:
         """Where the numbers of each leaf of the template are in a flat position, in the leaf's shape."""
         return {} if self.template is None else leaf_places(self.template)
+
+
+def _arrays(values: Mapping[str, Any]) -> dict[str, Array]:
+    """Named values, which may be numbers and lists."""
+    return {name: jnp.asarray(value, float) for name, value in values.items()}
+
+
+def _has_mapping(positions: list[Any]) -> bool:
+    return any(isinstance(position, Mapping) for position in positions)
+
+
+def _stacked(positions: PyTree) -> PyTree:
+    """Positions along the first axis of every leaf."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(positions)]
+    if len({leaf.shape[:1] for leaf in leaves}) != 1 or not leaves[0].shape:
+        raise ValueError(
+            "positions in one dictionary need the same number of them along the first axis of every value, got shapes "
+            f"{', '.join(str(leaf.shape) for leaf in leaves)}: a single position is a list of one, [{{...}}]"
+        )
+    return jax.tree.unflatten(jax.tree.structure(positions), leaves)
 
 
 def ravel(tree: PyTree) -> Float[np.ndarray, " dim"]:

@@ -4,6 +4,7 @@ on positions. `whmc.target.folding` keeps one image of every mode.
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -118,6 +119,18 @@ class Flip:
         return [Element(np.arange(size), sign)]
 
 
+def require_symmetries(given: Any) -> tuple[Exchange | Flip, ...]:
+    """One symmetry or several, as a tuple."""
+    several = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
+    for one in several:
+        if not isinstance(one, (Exchange, Flip)):
+            raise TypeError(
+                f"symmetries must be Exchange(...) or Flip(...), or a list of them, got {one!r} of type "
+                f"{type(one).__name__}"
+            )
+    return tuple(several)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
     """All products of the declared symmetries. The first element is the identity; then come the generators, and
@@ -173,17 +186,32 @@ class Action:
     shapes: Mapping[str, tuple[int, ...]] | None
 
     @classmethod
-    def of(cls, space: Space, symmetries: Sequence[Exchange | Flip]) -> "Action":
-        """Names are those of `constrain` where the space has `unconstrain`, else those of coordinates."""
+    def of(
+        cls,
+        space: Space,
+        symmetries: Sequence[Exchange | Flip],
+        dims: Mapping[str, Sequence[str]],
+        coords: Mapping[str, Any],
+    ) -> "Action":
+        """Names are those of `constrain` where the space has `unconstrain`, else those of coordinates.
+
+        dims, coords: of these values, whose places may then be named by their coords too.
+        """
         if space.unconstrain is None:
             leaves = space.places()
             group = Group.generated(symmetries, lambda one: _coordinates(one, leaves, space.names), space.dim)
             return cls(space, group, None)
-        shapes = _mentioned(space, symmetries)
+        known = _Known.of(space, dims, coords)
+        shapes = known.mentioned(symmetries)
         leaves = leaf_places([np.empty(shape) for shape in shapes.values()])
         where = dict(zip(shapes, leaves.values(), strict=True))
         size = sum(here.size for here in where.values())
-        return cls(space, Group.generated(symmetries, lambda one: where[one], size), shapes)
+
+        def find(one: int | str) -> np.ndarray:
+            name, index = known.entry(one)
+            return np.asarray(where[name][index])
+
+        return cls(space, Group.generated(symmetries, find, size), shapes)
 
     def values(self, position: Float[Array, " dim"]) -> Float[Array, " size"]:
         """v(θ): what the symmetries permute, as one vector."""
@@ -209,19 +237,62 @@ class Action:
         return jnp.concatenate([jnp.ravel(named[name]) for name in self.shapes])
 
 
-def _mentioned(space: Space, symmetries: Sequence[Exchange | Flip]) -> dict[str, tuple[int, ...]]:
-    """The named values that symmetries mention, and their shapes."""
-    with jax.enable_x64(True):
-        known = jax.eval_shape(space.named, jax.ShapeDtypeStruct((space.dim,), np.dtype(float)))
-    names = list(dict.fromkeys(name for one in symmetries for name in one.names))
-    for name in names:
-        if name not in known:
-            raise ValueError(f"unknown name {name!r} in symmetries; the model has {', '.join(map(repr, known))}")
-    if not names:
-        raise ValueError(
-            f"symmetries of this model take names, not numbers of coordinates; it has {', '.join(map(repr, known))}"
-        )
-    return {name: known[name].shape for name in names}
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """The named values of a model: their shapes, what the places along their axes are called, and all coordinates."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    dims: Mapping[str, Sequence[str]]
+    coords: Mapping[str, Any]
+    coordinates: Sequence[str]
+
+    @classmethod
+    def of(cls, space: Space, dims: Mapping[str, Sequence[str]], coords: Mapping[str, Any]) -> "_Known":
+        with jax.enable_x64(True):
+            values = jax.eval_shape(space.named, jax.ShapeDtypeStruct((space.dim,), np.dtype(float)))
+        return cls({name: value.shape for name, value in values.items()}, dims, coords, space.names)
+
+    def mentioned(self, symmetries: Sequence[Exchange | Flip]) -> dict[str, tuple[int, ...]]:
+        """The values that symmetries mention, or parts of them, and their shapes."""
+        names = dict.fromkeys(self.entry(one)[0] for symmetry in symmetries for one in symmetry.names)
+        return {name: self.shapes[name] for name in names}
+
+    def entry(self, one: int | str) -> tuple[str, tuple[int, ...]]:
+        """The value that is named, and which part of it: `w[1]` is the second of w, or its second row."""
+        if not isinstance(one, str):
+            raise ValueError(f"symmetries of this model take names, not numbers of coordinates such as {one}; {self}")
+        if one in self.shapes:
+            return one, ()
+        for name in self.shapes:
+            index = self._index(name, one.removeprefix(name)) if one.startswith(name) else None
+            if index is not None:
+                return name, index
+        raise ValueError(f"unknown name {one!r} in symmetries; {self}")
+
+    def _index(self, name: str, part: str) -> tuple[int, ...] | None:
+        """Which part of a value is meant: `[1][0]`, or `.2.1` where the coordinates are called so, as Stan's are."""
+        if re.fullmatch(r"(\[[^\[\]]+\])+", part):
+            places, labels = part[1:-1].split("]["), self._labels(name)
+        elif re.fullmatch(r"(\.\d+)+", part) and name + part in self.coordinates:
+            places, labels = part[1:].split("."), [[str(1 + n) for n in range(size)] for size in self.shapes[name]]
+        else:
+            return None
+        if len(places) > len(labels) or any(one not in axis for one, axis in zip(places, labels, strict=False)):
+            return None
+        return tuple(axis.index(one) for one, axis in zip(places, labels, strict=False))
+
+    def _labels(self, name: str) -> list[list[str]]:
+        """What the places along each axis of a value are called: by its coords, or numbered."""
+        dims = [*self.dims.get(name, ())]
+        named = [list(map(str, self.coords.get(dim, ()))) for dim in dims] + [[] for _ in self.shapes[name]]
+        sizes = enumerate(self.shapes[name])
+        return [named[n] if len(named[n]) == size else list(map(str, range(size))) for n, size in sizes]
+
+    def __str__(self) -> str:
+        told = f"the model has {', '.join(map(repr, self.shapes))}"
+        longest = max(self.shapes, key=lambda name: len(self.shapes[name]), default="")
+        part = "".join(f"[{axis[0]}]" for axis in self._labels(longest) if axis) if longest else ""
+        return told + (f", and parts of these, such as {longest + part!r}" if part else "")
 
 
 def _coordinates(one: str | int, leaves: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray:

@@ -13,9 +13,10 @@ import numpy as np
 from whmc._pytree import pytree
 from whmc._shapes import Array, Bool, Float, Int, PyTree
 from whmc.target.check import TargetCheck, check_target
+from whmc.target.meant import model_of, target_by
 from whmc.target.space import Space
 from whmc.target.starts import draw_starts, require_starts
-from whmc.target.symmetry import Action, Exchange, Flip, Group
+from whmc.target.symmetry import Action, Exchange, Flip, Group, require_symmetries
 
 if TYPE_CHECKING:
     from whmc.target.folding import Fold
@@ -64,16 +65,18 @@ class Target:
     names: D different names, for tables and pictures.
     template: a pytree of arrays; then `logdensity` takes such a pytree, and so do `starts`.
     constrain: position -> dictionary of named values, as they are meant: what tables and `to_arviz` show.
-    unconstrain: its inverse, from that dictionary to a position; only symmetries of these values need it.
+    unconstrain: its inverse, from that dictionary to a position: for symmetries of these values, and where `modes` or
+        `initial` are given as such dictionaries.
     dims, coords: names of the axes of these values and of places along them, as in ArviZ.
     bounds: where `logdensity` is defined: a box `(low, high)` (a tuple; scalars or D values each, None for no bound),
         a list of D pairs, or a dictionary of pairs by name. `logdensity` is then the density of the bounded values,
         and `starts`, modes and tables are in them; chains walk on all of R^D, with the Jacobian taken into account.
         Without `starts`, a finite box of bounds is where searches start. In two dimensions a tuple of two tuples that
         may be (low, high) or a pair for each coordinate is refused, as for `starts`.
-    symmetries: maps that leave the density unchanged, such as `Exchange("mu", "weight")` of the components of a
-        mixture, or `Flip("loading")`: then one of all images of a mode is sampled, and `Result.unfolded` gives back
-        the others. Names are those of `constrain` where `unconstrain` is given, else those of coordinates.
+    symmetries: one map or several that leave the density unchanged, such as `Exchange("mu", "weight")` of the
+        components of a mixture, or `Flip("loading")`: then one of all images of a mode is sampled, and
+        `Result.unfolded` gives back the others. Names are those of `constrain` where `unconstrain` is given, else
+        those of coordinates; `Flip("loading[0]")` names a part of a value.
     """
 
     logdensity: Callable[[Any], Any]
@@ -87,15 +90,19 @@ class Target:
     dims: Mapping[str, Sequence[str]] | None = None
     coords: Mapping[str, Any] | None = None
     bounds: Any = None
-    symmetries: Sequence[Exchange | Flip] | None = None
+    symmetries: Exchange | Flip | Sequence[Exchange | Flip] | None = None
     space: Space = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.logdensity):
-            raise TypeError(f"logdensity must be a function of a position, got {type(self.logdensity).__name__}")
+            raise TypeError(
+                f"logdensity must be a function of a position, got {type(self.logdensity).__name__}"
+                + (f": {model}" if (model := model_of(self.logdensity)) else "")
+            )
         space = Space.of(self.dim, self.names, self.template, self.bounds, self.constrain, self.unconstrain)
         vars(self).update(space=space, dim=space.dim, names=space.names, bounds=space.bounds)
         vars(self).update(starts=require_starts(space, self.starts))
+        vars(self).update(symmetries=require_symmetries(self.symmetries))
         if self.symmetries:
             self.group  # noqa: B018 - names that do not exist are found now
 
@@ -167,8 +174,13 @@ class Target:
         return self.space.flatten(position)
 
     def flatten_all(self, positions: Any) -> Any:
-        """Many positions as rows: an array, or with a template a list of pytrees or one with a leading axis."""
+        """Many positions as rows: an array; or a list of pytrees or one with a leading axis, as the template has them,
+        or dictionaries of named values."""
         return self.space.flatten_all(positions)
+
+    def inside(self, positions: Float[Array, "*n dim"]) -> Float[Array, "*n dim"]:
+        """Flat vectors inside the bounds: what `flatten_all` takes as rows."""
+        return self.space.inside(positions)
 
     def unflatten(self, position: Float[Array, " dim"]) -> PyTree:
         """A flat vector as the user's function takes it: inside the bounds, in the template's shape."""
@@ -188,8 +200,8 @@ class Target:
     @cached_property
     def action(self) -> Action:
         """How the symmetries act on positions."""
-        assert self.symmetries
-        return Action.of(self.space, self.symmetries)
+        assert isinstance(self.symmetries, tuple)
+        return Action.of(self.space, self.symmetries, self.dims or {}, self.coords or {})
 
     @property
     def group(self) -> Group:
@@ -229,4 +241,4 @@ class ScorelessTarget(Target):
 def require_target(target: Any) -> None:
     """An error for anything but a Target, such as a bare function."""
     if not isinstance(target, Target):
-        raise TypeError(f"target must be a whmc.Target, got {type(target).__name__}: wrap it, Target(f, dim=...)")
+        raise TypeError(f"target must be a whmc.Target, got {type(target).__name__}: {target_by(target)}")
