@@ -2,15 +2,15 @@
 
 found: modes above the search's weight floor, the median and the least over the seeds. true: how many there are ("-":
 nobody knows); where components overlap, the peaks that a climb from each of them leads to. starts, gradients: of the
-whole search. seconds: of a second call with the same seed, all compiled. new: Good-Turing's chance that one more start
-finds a new mode. Chao: Chao's lower bound on the number of modes. to half, to all: gradients until the discovery curve
-reached half of the true number, and all of it ("-": in less than half of the seeds); where that is unknown, of the
+whole search. seconds: of a second call with the same seed, all compiled. missing: share of the mass expected in
+modes not found, and at most (nine times in ten). to half, to all: gradients until the discovery curve reached half of
+the true number, and all of it ("-": in less than half of the seeds); where that is unknown, of the
 most that any finder reached here. The curve also counts peaks below the floor, and shares the gradients of a batch
 evenly among its starts: a tempered population in truth finds nothing before it is annealed. All are medians over the
 seeds but for the least.
 
-The default finders run twice: as long as the stopping rule asks ("default"), and on the budget of a default run of
-`sample` ("in a run"), which they keep to only while nothing says that there is more to be found.
+The default finders run twice: as `find_modes` does ("default"), and as in a default run of `sample` ("in a run"), where
+the population is small while nothing says that there is more to be found.
 
 Promise: both find all modes in every seed, wherever it is known how many there are. At the end the gradients of both
 are summed over targets and seeds.
@@ -36,7 +36,7 @@ FINDERS = {
     "tempered": {"finder": whmc.Tempered()},
     "residual": {"finder": (whmc.MultiStart(4), whmc.Residual(1024))},
     "default": {},
-    "in a run": {"budget": Plan().search_budget},
+    "in a run": {"effort": Plan().effort},
 }
 PROMISED = ("default", "in a run")
 
@@ -123,8 +123,8 @@ def summary(searches, seconds, number):
         "starts": median(one.num_starts for one in there),
         "gradients": median(one.num_gradients for one in there),
         "seconds": median(seconds),
-        "new": median(one.unseen_chance for one in there),
-        "Chao": median(one.expected_modes for one in there),
+        "missing": median(one.missing.expected for one in there),
+        "at most": median(one.missing.bound for one in there),
         "to half": to(np.ceil(number / 2)),
         "to all": to(number),
     }
@@ -132,7 +132,7 @@ def summary(searches, seconds, number):
 
 def show(name, finder, row, true):
     cells = [f"{row['found']:7.4g} {row['least']:6d} {true or '-':>6} {row['starts']:7.0f} {row['gradients']:10.0f}"]
-    cells.append(f"{row['seconds']:8.2f} {row['new']:7.4f} {row['Chao']:8.1f}")
+    cells.append(f"{row['seconds']:8.2f} {row['missing']:7.4f} {row['at most']:8.4f}")
     cells += [f"{row[key]:10.0f}" if np.isfinite(row[key]) else f"{'-':>10s}" for key in ("to half", "to all")]
     print(f"{name:14s} {finder:12s} " + " ".join(cells), flush=True)
 
@@ -204,7 +204,7 @@ def main():
     options = parser.parse_args()
     print(
         f"{'target':14s} {'finder':12s} {'found':>7s} {'least':>6s} {'true':>6s} {'starts':>7s} {'gradients':>10s} "
-        f"{'seconds':>8s} {'new':>7s} {'Chao':>8s} {'to half':>10s} {'to all':>10s}"
+        f"{'seconds':>8s} {'missing':>7s} {'at most':>8s} {'to half':>10s} {'to all':>10s}"
     )
     missed, results = [], {}
     for name in options.targets:

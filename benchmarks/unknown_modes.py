@@ -183,7 +183,7 @@ def show(row, case, runs):
 def misses(row, case, runs):
     """What this row promises and does not keep. Written so that a NaN is a miss."""
     if not isinstance(case, Problem):
-        needed = ("library capped", "modes may be missing")
+        needed = ("library capped", "mass may be missing")
         kept = {f'no alarm "{alarm}"': all(alarm in one["alarms"] for one in runs) for alarm in needed}
         return [f"{row.name}: {what}" for what, fine in kept.items() if not fine]
     z = np.abs(column(runs, "evidence z"))

@@ -8,6 +8,7 @@ import pytest
 
 from whmc.estimate import alarms
 from whmc.estimate.evidence import NOTHING, Evidence
+from whmc.estimate.missing import MissingMass
 from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import FEWEST, Tours
 from whmc.estimate.weights import (
@@ -21,7 +22,6 @@ from whmc.estimate.weights import (
     standard_error,
     with_floor,
 )
-from whmc.search.unseen import chao, good_turing
 
 THREE = np.array([0.6, 0.3, 0.1])
 
@@ -259,30 +259,6 @@ def test_memory_does_not_grow_with_modes_times_draws():
         assert np.all(np.abs(one.weight - 1 / 256) < 5 * np.sqrt(1 / 256 / 110_000))
 
 
-# what a search has not seen
-
-
-def test_unseen_by_hand():
-    hits = np.array([1, 7, 1, 2, 1, 3])
-    assert good_turing(hits, 15) == pytest.approx(3 / 15)
-    assert chao(hits) == pytest.approx(6 + 3 * 2 / (2 * 2))
-    assert good_turing(np.array([4, 2]), 6) == 0.0 and chao(np.array([4, 2])) == 2.0
-    assert good_turing(np.zeros(0, int), 0) == 1.0 and chao(np.zeros(0, int)) == 0.0
-
-
-def test_unseen_chance_is_that_of_the_next_start_and_chao_a_lower_bound():
-    rng = np.random.default_rng(12)
-    size, starts = 100, 60
-    chance = 1 / np.arange(1, size + 1)
-    chance /= chance.sum()
-    hits = [counts[counts > 0] for counts in rng.multinomial(starts, chance, 2000)]
-    found = np.array([good_turing(some, starts) for some in hits])
-    # its mean is the mass unseen by all starts but one
-    truth = np.sum(chance * (1 - chance) ** (starts - 1))
-    assert abs(found.mean() - truth) < 5 * found.std() / np.sqrt(2000) < 0.1 * truth
-    assert np.mean([len(some) for some in hits]) < np.mean([chao(some) for some in hits]) < size
-
-
 # alarms
 
 
@@ -304,10 +280,10 @@ def visited(*times):
     return np.stack([(np.arange(20) < num).astype(int) for num in times])
 
 
-def searched(chance=0.0, expected=5.0, found=5, capped=0):
-    return SimpleNamespace(
-        unseen_chance=chance, expected_modes=expected, num_found=found, num_starts=100, num_capped=capped
-    )
+def searched(fewest=500, capped=0):
+    """A search of a thousand starts, so many of which hit a mode that holds a tenth of the mass."""
+    missing = MissingMass.of(np.array([fewest, 1000 - fewest]), np.log([0.1, 0.9]), 1000)
+    return SimpleNamespace(missing=missing, num_gradients=20_000, num_capped=capped)
 
 
 def evidence(value, se):
@@ -343,9 +319,7 @@ APART, CLOSE = {"a": weighing(0.5), "b": weighing(0.5455, 0.0)}, {"a": weighing(
         (alarms.jumps_rare, (changing(9), HALVES), (changing(11), HALVES), "jumps rare", 0.0045),
         (alarms.jumps_rare, (changing(0), HALVES), (changing(0), np.array([1.0, 0.0])), "jumps rare", 0),
         (alarms.jumps_rare, (changing(0), HALVES), (changing(0), np.array([1.0])), "jumps rare", 0),
-        (alarms.modes_missing, (searched(0.06),), (searched(0.05),), "modes may be missing", 0.06),
-        (alarms.modes_missing, (searched(0.02, 442, 239),), (searched(0.02, 300, 239),), "modes may be missing", 0.02),
-        (alarms.modes_missing, (searched(0.0, 15, 5),), (searched(0.0, 14, 5),), "modes may be missing", 0.0),
+        (alarms.modes_missing, (searched(2),), (searched(9),), "mass may be missing", searched(2).missing.expected),
         (alarms.modes_missing, (searched(capped=3),), (searched(),), "library capped", 3),
         (alarms.kernel_inexact, (False,), (True,), "kernel is not exact", np.nan),
         (
@@ -448,9 +422,9 @@ def test_a_chain_that_stands_still_is_told():
 
 
 def test_a_capped_search_may_miss_modes_besides():
-    assert [one.name for one in alarms.modes_missing(searched(0.5, capped=2))] == [
+    assert [one.name for one in alarms.modes_missing(searched(2, capped=2))] == [
         "library capped",
-        "modes may be missing",
+        "mass may be missing",
     ]
 
 

@@ -21,6 +21,7 @@ from whmc.run import advance, chains
 from whmc.run.plan import Plan
 from whmc.run.settings import settings_of
 from whmc.search import find
+from whmc.search.effort import Effort
 from whmc.search.mode_search import REGION_DRAW, start_search
 from whmc.search.peak import Peak
 from whmc.search.representatives import fold_target
@@ -248,7 +249,7 @@ def test_a_second_population_has_keys_of_its_own(monkeypatch):
     with jax.enable_x64(True):
         state = start_search(TARGET, 8)
         even = dataclasses.replace(state, num_independent=100, hits=np.array([100]), independent_hits=np.array([100]))
-        find._with_finder(even, TARGET, whmc.Tempered(), stream_key(0, Stream.SEARCH), 1e3, print)
+        find._with_finder(even, TARGET, whmc.Tempered(), stream_key(0, Stream.SEARCH), Effort(frugal=1e3), print)
     assert len(keys) == 4 == len(set(keys))
 
 

@@ -106,7 +106,7 @@ def test_the_search_tells_its_parts_and_promises_nothing(monkeypatch):
     whmc.sample(case.target, draws=20, warmup=20, progress=view)
     told = [one for one in view.pictures if one.startswith("whmc search")]
     assert "compiling the density" in told[0] and "weighing what was found  2 modes so far" in told[-1]
-    parts = (r"\d+ of at most 4096 starts  2 modes so far, \d+ gradients \(\d+ in all unless", r"of at most 200 temp")
+    parts = (r"\d+ starts  2 modes so far, \d+ gradients", r"of at most 200 temp")
     assert all(any(re.search(part, one) for one in told) for part in parts)
     assert not any("%" in one or "left" in one for one in told)
     # a population is told of at every temperature

@@ -14,6 +14,7 @@ from unchecked import unchecked
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_mixture
 from whmc.search.descent import DescentResult, KnownModes, descend
+from whmc.search.effort import Effort
 from whmc.search.mode_search import start_search, take
 from whmc.search.peak import Peak
 from whmc.search.polish import polish
@@ -52,7 +53,7 @@ def test_search_finds_ten_modes_with_their_weights():
     # Gaussians: Laplace is exact
     order = np.argsort(-ten().weights)
     np.testing.assert_allclose(np.exp(search.library.charts()[2]), ten().weights[order], rtol=1e-3)
-    assert search.unseen_chance < 0.01 and search.expected_modes >= 10
+    assert not search.missing.alarming and not search.missing.more_to_find
     assert np.all(np.diff(search.discovery, axis=0) >= 0) and search.discovery[-1, 2] == 10
     assert "10 modes" in str(search)
 
@@ -191,8 +192,8 @@ def test_duplicates_merge_by_the_precision_not_by_distance():
 def light_beside_heavy(num_in_light: int) -> whmc.Target:
     """A mode of weight 1e-8 beside one of weight 1; of 200 starts so many lie in the light one. A quarter is many."""
     case = gaussian_mixture([1 - 1e-8, 1e-8], [[0.0, 0.0], [8.0, 0.0]], [[1.0, 1.0]] * 2)
-    starts = np.tile(case.means[0] + 0.5, (200, 1))
-    starts[:num_in_light] = case.means[1] + 0.1
+    starts = case.means[0] + np.random.default_rng(0).uniform(0.1, 1, (200, 2))
+    starts[:num_in_light] += case.means[1] - case.means[0]
     return dataclasses.replace(case.target, starts=starts)
 
 
@@ -275,28 +276,43 @@ def test_a_narrow_mode_beside_a_broad_one_is_found_in_the_cold(seed):
     """In D = 20 the narrow mode holds .8 of the mass, and hardly a start lies in its basin. Of 4096 draws close around
     the broad mode's peak seven do, on average: all miss it with a chance of a thousandth."""
     case = two_scale_pair(20, (0.8, 0.2))
-    assert whmc.find_modes(case.target, seed=seed, finder=whmc.MultiStart(256)).size == 1
+    low, high = case.target.starts
+    # the start box itself also gives starts along its diagonal, where both modes lie
+    uniform = dataclasses.replace(
+        case.target, starts=lambda key, num: jax.random.uniform(key, (num, 20), minval=low, maxval=high)
+    )
+    assert whmc.find_modes(uniform, seed=seed, finder=whmc.MultiStart(256)).size == 1
     for search in ({"finder": whmc.Tempered()}, {"budget": 18_000.0}):
-        assert matched(whmc.search_modes(case.target, seed=seed, **search).library, case.locations)
+        assert matched(whmc.search_modes(uniform, seed=seed, **search).library, case.locations)
 
 
-def test_a_search_on_a_budget_keeps_to_it_where_all_basins_are_hit_alike():
-    budget = 18_000.0
+@pytest.mark.parametrize("budget", [1_000.0, 18_000.0])
+def test_a_search_on_a_budget_keeps_to_it(budget):
     search = whmc.search_modes(four().target, seed=0, budget=budget)
     assert matched(search.library, four().locations)
-    assert search.num_gradients < budget < whmc.search_modes(four().target, seed=0).num_gradients
+    assert 0.4 * budget < search.num_gradients < budget
 
 
-def test_a_search_on_a_budget_goes_on_where_hits_are_uneven():
-    """A basin that one start in thirteen hits: there may be smaller ones, and the whole population is annealed."""
+def without_count(logdensity):
+    """A density with a loop whose length nobody knows beforehand: it counts as costly, and has no free starts."""
+
+    def looped(x):
+        return logdensity(x) + 0.0 * jax.lax.while_loop(lambda n: n < 1, lambda n: n + 1, jax.lax.stop_gradient(x[0]))
+
+    return looped
+
+
+def test_a_population_is_whole_where_hits_are_uneven():
+    """A basin that one start in thirteen hits: there may be smaller ones."""
     case = gaussian_mixture(
         [0.5, 0.5], np.array([[0.0, 0.0], [9.0, 0.0]]), np.array([[3.0, 1.0], [0.2, 1.0]]), "uneven"
     )
     target = dataclasses.replace(case.target, starts=(-25.0, 10.0))
-    search = whmc.search_modes(target, seed=0, budget=3_000.0)
+    target = whmc.Target(without_count(target.logdensity), dim=2, starts=target.starts)
+    search = whmc.search_modes(target, seed=0, effort=Effort.of_run(4_000))
     hits = search.independent_hits
     assert matched(search.library, case.locations) and 0 < hits.min() < search.num_independent / 8
-    assert search.num_gradients > 2 * 3_000 and search.state.num_particles == 256
+    assert search.state.num_particles == 256
 
 
 def schools(x):

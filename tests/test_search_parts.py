@@ -93,13 +93,13 @@ def test_polishing_is_counted():
     assert take(start_search(target, 10), target, ends).num_gradients >= 1 + 1 + 2 * DIM
 
 
-def test_chance_and_number_of_modes_come_from_the_same_counts():
-    assert counted([5, 1, 2, 1], 100).unseen_chance == pytest.approx(2 / 100)
-    assert counted([5, 1, 2, 1], 100).num_unseen == pytest.approx(2 * 1 / (2 * 2))
+def test_what_is_missing_comes_from_hits_of_independent_starts():
+    even = np.zeros(2)
+    assert counted([5, 1], 6).missing_of(even, -np.inf).brought == pytest.approx((0.75**5 + 0.75) / 2)
     # peaks that only a population has found say nothing about starts; all flat ends are one basin
-    assert counted([5, 0, 0, 3], 100).unseen_chance == counted([5, 3], 100).num_unseen == 0
-    assert counted([5, 3], 100, flat=1).unseen_chance == pytest.approx(1 / 100)
-    assert counted([0, 0], 0).unseen_chance == 1  # nothing was started: nothing is known
+    assert counted([5, 0], 6).missing_of(even, -np.inf) == counted([5], 6).missing_of(even[:1], -np.inf)
+    assert counted([5], 6, flat=1).missing_of(even[:1], 0.0) == counted([5, 1], 6).missing_of(even, -np.inf)
+    assert counted([0, 0], 0).missing_of(even, -np.inf).expected == 1  # nothing was started: nothing is known
 
 
 def test_masses_of_gaussians_are_their_weights():
@@ -181,7 +181,7 @@ def test_heavy_tailed_modes_are_all_kept_and_agree_with_the_counts():
     search = whmc.search_modes(target, seed=0, finder=(whmc.MultiStart(128), whmc.Tempered()))
     gaps = np.linalg.norm(search.library.charts()[0][:, None] - means, axis=-1)
     assert search.library.size == 2 and np.all(gaps.min(axis=0) < 0.01)
-    assert search.unseen_chance == 0 and search.expected_modes == search.num_found == 2
+    assert search.missing.brought < 1e-3 and search.num_found == 2
     assert search.num_independent == 128 == search.independent_hits.sum() < search.hits.sum()
 
 
@@ -292,7 +292,8 @@ def test_a_search_goes_on_with_what_it_counted_whatever_became_of_the_charts():
     report = whmc.search_modes(four().target, finder=(whmc.MultiStart(64), whmc.Tempered()), seed=1)
     assert report.num_independent == 64 == report.independent_hits.sum() < report.num_starts
     state = ongoing.begin(four().target, report.library, report, 256)
-    assert state.search.unseen_chance == report.unseen_chance and state.search.num_independent == 64
+    assert state.search.missing.brought == pytest.approx(report.missing.brought, rel=0.1)
+    assert state.search.num_independent == 64
     location, scale, log_weight, step_size = (rows[::-1] for rows in report.library.charts())
     turned = report.library.with_charts(location + 0.2, scale, log_weight=log_weight, step_size=step_size)
     np.testing.assert_array_equal(ongoing.report_of(state, turned).hits, report.hits[::-1])
@@ -335,5 +336,4 @@ def sinusoid() -> whmc.Target:
 def test_starts_on_known_ground_do_not_hide_that_modes_are_missing():
     """Eight descents among forty modes see little, and 256 starts of the residual search do not change that."""
     search = whmc.search_modes(sinusoid(), seed=0, finder=(whmc.MultiStart(8), whmc.Residual(256)))
-    assert search.num_starts == 264 and search.unseen_chance > 0.2
-    assert search.expected_modes > search.num_found
+    assert search.num_starts == 264 and search.missing.num_starts == 8 and search.missing.alarming

@@ -127,8 +127,8 @@ def modes(chosen: argparse.Namespace) -> int:
             }
             for k in range(len(location))
         ]
-        found = {"modes": rows, "num_starts": search.num_starts, "unseen_chance": search.unseen_chance}
-        say(json.dumps(without_nan(found)))
+        missing = {"expected_missing": search.missing.expected, "missing_at_most": search.missing.bound}
+        say(json.dumps(without_nan({"modes": rows, "num_starts": search.num_starts, **missing})))
         return 0
     say("mode   Laplace weight   hits   location, in the model's own values")
     for k, (share, hits) in enumerate(zip(weight, search.hits, strict=True)):

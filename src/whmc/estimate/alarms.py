@@ -10,6 +10,7 @@ import numpy as np
 from whmc._shapes import Float, Int
 from whmc.estimate.effective import effective_draws_of_mean
 from whmc.estimate.evidence import Evidence
+from whmc.estimate.missing import MissingMass, percent
 from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import FEWEST, Tours
 from whmc.estimate.weights import Weights
@@ -24,13 +25,6 @@ LEAST_EVIDENCE_GAP = 0.01
 RHAT = 1.02
 ESS = 400
 """Both as ArviZ's authors recommend, for bulk estimates over several chains (Vehtari et al. 2021)."""
-
-UNSEEN = 0.05
-"""Chance of a new mode at the next start above which the search has not come to an end."""
-
-UNSEEN_FACTOR = 1.5
-UNSEEN_MODES = 10
-"""Modes expected, as a multiple of those found and beyond them, from which the search has not come to an end either."""
 
 UNCERTAIN_SE = 0.1
 LEAST_OVERLAP = 1e-3
@@ -51,16 +45,12 @@ class Alarm:
 
 @runtime_checkable
 class SearchCounts(Protocol):
-    """What a search tells about the modes that it has not seen."""
+    """What a search tells about the modes that it has not found or kept."""
 
     @property
-    def unseen_chance(self) -> float: ...
+    def missing(self) -> MissingMass: ...
     @property
-    def expected_modes(self) -> float: ...
-    @property
-    def num_found(self) -> int: ...
-    @property
-    def num_starts(self) -> int: ...
+    def num_gradients(self) -> int: ...
     @property
     def num_capped(self) -> int: ...
 
@@ -146,9 +136,8 @@ def jumps_rare(label: Int[np.ndarray, "chains draws"], weight: Float[np.ndarray,
 
 
 def modes_missing(search: SearchCounts) -> list[Alarm]:
-    """A search that was still finding new modes, or found more than the library takes."""
-    alarms = []
-    found, expected = search.num_found, search.expected_modes
+    """A search whose last starts still brought mass, or that found more modes than the library takes."""
+    alarms, missing = [], search.missing
     if search.num_capped:
         alarms.append(
             Alarm(
@@ -159,18 +148,23 @@ def modes_missing(search: SearchCounts) -> list[Alarm]:
                 "Increase max_modes=, or declare what makes the modes many (symmetries=, independent blocks)",
             )
         )
-    if search.unseen_chance > UNSEEN or (expected > UNSEEN_FACTOR * found and expected >= found + UNSEEN_MODES):
+    if missing.alarming:
+        rarely = f" Modes holding {percent(missing.rarely)} were hit once or twice." if missing.rarely > 0 else ""
+        told = str(missing).rstrip(".")
         alarms.append(
-            Alarm(
-                "modes may be missing",
-                search.unseen_chance,
-                f"the search found {found} modes, but an estimated {expected:.4g} or more exist; one more start finds "
-                f"a new one with probability {search.unseen_chance:.2g} (after {search.num_starts} starts)",
-                "Search longer: finder=(MultiStart(10_000), Tempered()), or adapt='regeneration'. If the density is "
-                "periodic or improper, bound it",
-            )
+            Alarm("mass may be missing", missing.expected, f"{told}.{rarely}".rstrip("."), _more_starts(search))
         )
     return alarms
+
+
+def _more_starts(search: SearchCounts) -> str:
+    """What finds more: eight times what the search took, of which half is for starts."""
+    if search.missing.used_up:
+        return "Give more points as starts=, or a box (low, high)"
+    return (
+        f"More starts: search={8 * search.num_gradients:.0e}, or a smaller start region. If the density is periodic or "
+        "improper, bound it"
+    )
 
 
 def chains_behind(num_behind: int, chains: int) -> list[Alarm]:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from whmc.estimate.missing import percent
 from whmc.plots.style import EDGE, REST, mode_styles, write_reason
 
 if TYPE_CHECKING:
@@ -24,14 +25,12 @@ def discovery(axes: "Axes", result: "Result") -> None:
     starts, gradients, found = rows.T
     axes.step(gradients, found, where="post", color="#0072B2", linewidth=1.8)
     axes.plot(gradients, found, "o", color="#0072B2", markersize=4, markeredgecolor=EDGE, markeredgewidth=0.5)
-    expected = result.search.expected_modes
-    if np.isfinite(expected) and expected <= 3 * max(int(found.max()), 1):
-        axes.axhline(expected, color=EDGE, linestyle="--", linewidth=1)
-        axes.annotate(
-            f"expected in all: {expected:.4g} or more", (1, expected), (0, 5), xycoords=("axes fraction", "data"),
-            textcoords="offset points", ha="right", fontsize=8.5, color=EDGE,
-        )  # fmt: skip
-    axes.set_ylim(0, 1.18 * max(float(found.max()), expected if np.isfinite(expected) else 0.0, 1.0))
+    missing = result.search.missing
+    axes.annotate(
+        f"expected in modes not found: {percent(missing.expected)} of the mass", (1, 0), (-4, 5),
+        xycoords="axes fraction", textcoords="offset points", ha="right", fontsize=8.5, color=EDGE,
+    )  # fmt: skip
+    axes.set_ylim(0, 1.18 * max(float(found.max()), 1.0))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="gradients of the search", ylabel="modes found")
     axes.set_xscale("log")

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from whmc.estimate.missing import percent
 from whmc.plots.effort import searched
 from whmc.plots.modes import Plane
 from whmc.plots.pairs import DistinguishingParameters
@@ -102,8 +103,8 @@ def of_discovery(result: "Result") -> str:
     last = rows[int(np.argmax(rows[:, 2]))]
     return (
         f"Modes found by the search: {rows[-1, 2]} after {search.num_starts} starts and {search.num_gradients} "
-        f"gradients, the last after {last[0]} starts and {last[1]} gradients; {search.expected_modes:.4g} or more "
-        "expected in all."
+        f"gradients, the last after {last[0]} starts and {last[1]} gradients; "
+        f"{percent(search.missing.expected)} of the mass is expected in modes not found."
     )
 
 

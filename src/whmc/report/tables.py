@@ -54,12 +54,22 @@ def beside(*parts: str) -> str:
     return "\n".join(['<div class="tables">', *(f"<div>{part}</div>" for part in parts), "</div>"])
 
 
+def nothing_noticed(result: "Result") -> str:
+    """That no check failed, and what none of them can show."""
+    if result.search is None:
+        unseen = "The modes were given: nothing tells which others there may be."
+    else:
+        told = str(result.search.missing)
+        unseen = f"Whether all modes were found no check can prove: {told}"
+    return f"No check has failed. {unseen}"
+
+
 def alarms(result: "Result") -> str:
     """What not to trust, or that nothing was noticed."""
     found = result.alarms
     if not found:
         calm = '<h2 id="alarms-heading">No alarms</h2>\n<p class="calm">'
-        return f"{calm}Every check passed; nothing was noticed that speaks against this result.</p>"
+        return f"{calm}{escape(nothing_noticed(result))}</p>"
     lines = [f'<h2 id="alarms-heading">{len(found)} alarm{"s" if len(found) > 1 else ""}</h2>', '<ul class="alarms">']
     for alarm in found:
         lines += [

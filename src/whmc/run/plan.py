@@ -8,6 +8,7 @@ import numpy as np
 from whmc._shapes import Float
 from whmc.kernels.base import AbstractKernel
 from whmc.modes.library import ModeLibrary
+from whmc.search.effort import Effort
 from whmc.search.find import MAX_MODES
 from whmc.search.finders import AbstractFinder
 from whmc.target.folding import Fold
@@ -26,10 +27,14 @@ class Plan:
     search: float | None = None
 
     @property
-    def search_budget(self) -> float:
-        """Gradients of the search, unless it has found that more are needed: three for four steps of the chains, each
-        of which takes two or more."""
-        return 0.75 * self.chains * (self.warmup + self.draws) if self.search is None else self.search
+    def effort(self) -> Effort:
+        """How long to search by default, beside what the run takes."""
+        return Effort.of_search(self.search) if self.search is not None else Effort.of_run(self.num_steps)
+
+    @property
+    def num_steps(self) -> int:
+        """Of all chains together."""
+        return self.chains * (self.warmup + self.draws)
 
     @property
     def adaptive(self) -> bool:

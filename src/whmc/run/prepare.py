@@ -1,6 +1,5 @@
 """Up to the first draw that counts: the search for modes, then the warm-up, one round at a time."""
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,6 +19,7 @@ from whmc.run.progress import Progress
 from whmc.run.state import Learned, RunState, Stage
 from whmc.search import ongoing
 from whmc.search.doing import Doing
+from whmc.search.effort import Effort
 from whmc.search.find import search_modes
 from whmc.search.mode_search import SearchState
 from whmc.search.ongoing import OngoingSearch
@@ -71,11 +71,11 @@ def _found_and_started(state: RunState, target: Target, progress: Progress, ahea
     began = time.perf_counter()
     report = None
     if inputs.library is None or inputs.finder is not None:
-        budget = plan.search_budget if inputs.finder is None else math.inf
+        effort = plan.effort if inputs.finder is None else Effort()
         progress.say("search", unit="compiling the density")
 
         def tell(search: SearchState, doing: Doing) -> None:
-            progress.searching(search, doing, budget)
+            progress.searching(search, doing, effort.most)
             ahead.guess(search)
 
         report = search_modes(
@@ -84,7 +84,7 @@ def _found_and_started(state: RunState, target: Target, progress: Progress, ahea
             finder=inputs.finder,
             known=inputs.library,
             max_modes=plan.max_modes,
-            budget=budget,
+            effort=effort,
             tell=tell,
         )
         searched = time.perf_counter()

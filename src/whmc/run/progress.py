@@ -145,7 +145,7 @@ class Progress:
         spent, num_modes = search.num_gradients + doing.num_gradients, len(search.peaks)
         found = f"{num_modes} mode{'s' * (num_modes != 1)} so far, {spent} gradients"
         if spent < budget < np.inf:
-            found += f" ({budget:.0f} in all unless there is more to find)"
+            found += f" of {budget:.0f} at most"
         self.say("search", doing.done, doing.most, unit=doing.what, more=found, exact=False)
 
     def take(self, trace: Trace, library: ModeLibrary) -> None:
@@ -204,7 +204,7 @@ class Progress:
         left = None if pace is None else pace.left(now, news.most, news.pauses)
         share = news.done / news.most if news.most else 0.0
         if not news.most:
-            parts = [seconds, news.unit]
+            parts = [seconds, f"{news.done} {news.unit}" if news.done else news.unit]
         elif news.exact:
             told = "" if left is None else f", {left:.0f} s left"
             parts = [seconds + told, f"{news.done}/{news.most} {news.unit}"]

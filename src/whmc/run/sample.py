@@ -74,8 +74,9 @@ def sample(
     chains: run side by side; 16 keep the overhead of a step small and give a standard error across chains.
     draws: of each chain, after `warmup` steps in which charts, weights, steps and throat are learned: a tenth of the
         draws unless given, 500 to 10 000. Charts of light and bent modes are learned from many draws, or not at all.
-    search: gradients that the default search takes while nothing says that there is more to be found, three for four
-        steps of the chains unless given; `math.inf` searches as `find_modes` does.
+    search: gradients that the default search takes at most. Unless given, it makes as many starts as take some seconds,
+        more while their hits say that mass is missing and they cost little beside the run, then a population; of a
+        costly density it takes three gradients for four steps of the chains. `math.inf` searches as `find_modes` does.
     kernel: what to run instead of the default cycle; its own settings are kept, only library and threshold are tuned.
     initial: positions (chains, dim) to start from, or a list as for `modes`, instead of the modes in turn.
     store: a folder, new or empty: draws are written there as they come, with a checkpoint after every block, and

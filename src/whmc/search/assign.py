@@ -71,7 +71,10 @@ def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], wides
     known, flat, dropped = KnownPeaks(peaks, target.dim), [], Counter[str]()
     rows = np.flatnonzero(descents.usable)
     owner = np.full(len(descents.position), NOBODY)
-    owner[rows] = known.owners(descents.position[rows])
+    if descents.arrived is not None:
+        owner[rows] = descents.arrived[rows]
+    free = rows[owner[rows] == NOBODY]
+    owner[free] = known.owners(descents.position[free])
     on_flat = np.zeros(len(owner), bool)
     new = rows[owner[rows] == NOBODY]
     heights, cost = logdensities(target, descents.position[new]), len(new)

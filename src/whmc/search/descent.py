@@ -54,6 +54,7 @@ class DescentResult:
     num_upfront: gradients spent before any end was reached.
     independent: whether these are plain descents from independent draws of the start region. Only what such starts hit
         tells how much they missed.
+    arrived: the number of the known peak that each has arrived at, -1 for none; from descents that were given peaks.
     from_peaks: whether they set off around known peaks. They are not counted as starts.
     """
 
@@ -66,6 +67,7 @@ class DescentResult:
     independent: bool = False
     from_peaks: bool = False
     width: Float[np.ndarray, "n dim"] | None = None
+    arrived: Int[np.ndarray, " n"] | None = None
 
 
 def descend(
@@ -92,7 +94,7 @@ def descend(
     arrived = goal >= 0
     if np.any(arrived):
         ends.position[arrived] = np.stack([peak.location for peak in peaks])[goal[arrived]]
-    return ends
+    return dataclasses.replace(ends, arrived=goal)
 
 
 def descend_residual(

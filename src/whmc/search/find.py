@@ -13,6 +13,7 @@ from whmc.modes.library import ModeLibrary
 from whmc.search.connect import connect, explained_strays
 from whmc.search.cooled import Cooled
 from whmc.search.doing import Doing
+from whmc.search.effort import Effort
 from whmc.search.finders import AbstractFinder, MultiStart
 from whmc.search.mode_search import (
     STRAY_SHARE,
@@ -68,6 +69,7 @@ def search_modes(
     known: ModeLibrary | None = None,
     max_modes: int = MAX_MODES,
     budget: float = math.inf,
+    effort: Effort | None = None,
     tell: Tell = lambda state, doing: None,
 ) -> SearchReport:
     """A search for modes, with its report.
@@ -76,8 +78,9 @@ def search_modes(
         many starts, then, up to 800 dimensions, an annealed population.
     known: charts that are known beforehand.
     max_modes: charts at most; the heaviest are kept.
-    budget: gradients that the default finders take while nothing says that there is more to be found: all basins are
-        hit about equally, and the population lies in modes that are known. Where that is not so, the search goes on.
+    budget: gradients that the default finders take, at most. Without one they take what their rule asks for: free
+        starts, which take some seconds, more while hits say that mass is missing, then a population.
+    effort: what a search is worth to the run that it is made for.
     tell: is given the search and what it is at after every batch of starts, and at every temperature.
     """
     require_target(target)
@@ -86,6 +89,7 @@ def search_modes(
         finders = DEFAULT_FINDERS[:1]
     require_count("seed", seed, 0)
     require_count("max_modes", max_modes, 1)
+    effort = effort or Effort.of_search(budget)
     if target.starts is None:
         raise ValueError("there is nowhere to start a search: give Target(..., starts=(low, high)), or modes=")
     with kept_code(), jax.enable_x64(True), target.user_errors():
@@ -99,7 +103,7 @@ def search_modes(
             heights = logdensities(target, known.charts()[0])
             state = with_cost(know(state, known, heights), known.size)
         for n, one in enumerate(finders):
-            state = _with_finder(state, target, one, child(key, n), budget, tell)
+            state = _with_finder(state, target, one, child(key, n), effort, tell)
         tell(state, Doing("weighing what was found"))
         state = _without_explained(state, target, key_strays)
         state, unbounded = _with_unpeaked(state, target, key_chains)
@@ -111,23 +115,29 @@ def _with_finder(
     target: Target,
     finder: AbstractFinder,
     key: Array,
-    budget: float,
+    effort: Effort,
     tell: Tell,
 ) -> SearchState:
-    """The search after a finder: starts take half of the budget, a small population the rest; a whole one follows where
-    hits are uneven, or where the small one has found something."""
+    """The search after a finder. A population is small where little may be spent and hits are even; a whole one follows
+    where the small one has found something."""
     if not isinstance(finder, Tempered):
-        return run_finder(state, target, finder, key, 0.5 * budget, tell)
+        return run_finder(state, target, finder, key, effort, tell=tell)
     key_whole, key_small, key_strays, key_cooled, key_cooled_small = children(key, 5)
+    left = effort.most - state.num_gradients
+    if left < finder.least(target.dim):
+        return state
+    third = min(effort.frugal, left) / 3  # so that masses can be weighed from the last
 
     def populate(state: SearchState, population: Tempered, key: Array, key_cooled: Array) -> SearchState:
+        until = effort.most if not state.even else state.num_gradients + 2 * third
         state = run_finder(state, target, population, key, tell=tell)
-        return run_finder(state, target, Cooled(), key_cooled, budget, tell)
+        return run_finder(state, target, Cooled(), key_cooled, until=until, tell=tell)
 
-    small = finder.within(0.5 * (budget - state.num_gradients), target.dim)
-    if small.num_particles < finder.num_particles and state.even:
+    small = finder.within(third, target.dim)
+    if small.num_particles < finder.num_particles and (state.even or effort.most < math.inf):
         after = _without_explained(populate(state, small, key_small, key_cooled_small), target, key_strays)
-        if (len(after.peaks), len(after.stray)) == (len(state.peaks), len(state.stray)):
+        found = (len(after.peaks), len(after.stray)) != (len(state.peaks), len(state.stray))
+        if effort.most < math.inf or not found:
             return after
         state = after
     return populate(state, finder, key_whole, key_cooled)

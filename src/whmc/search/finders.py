@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from whmc._shapes import Array
+from whmc._shapes import Array, Float
 from whmc.search.descent import DescentResult, KnownModes, descend, descend_residual
 from whmc.search.doing import TellPart
 from whmc.search.residual import TEMPERATURE, log_tempered
@@ -48,8 +48,13 @@ class MultiStart(AbstractFinder):
     num_starts: int | None = None
 
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
-        peaks = () if known is None else known.peaks
-        return dataclasses.replace(descend(target, target.draw_starts(key, num), peaks), independent=True)
+        return descend_from(target, target.draw_starts(key, num), known)
+
+
+def descend_from(target: Target, starts: Float[np.ndarray, "n dim"], known: KnownModes | None) -> DescentResult:
+    """Plain descents from independent starts."""
+    peaks = () if known is None else known.peaks
+    return dataclasses.replace(descend(target, starts, peaks), independent=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,16 +7,18 @@ from functools import partial
 import numpy as np
 
 from whmc._shapes import Array, Float, Int
+from whmc.estimate.missing import MissingMass
 from whmc.keys import Stream, child, stream_key
 from whmc.modes.curvature import spread
 from whmc.modes.library import ModeLibrary
 from whmc.search.assign import NOBODY, settle
 from whmc.search.descent import BATCH, DescentResult, KnownModes
 from whmc.search.doing import Doing
-from whmc.search.finders import AbstractFinder
+from whmc.search.effort import Effort, Starts
+from whmc.search.finders import AbstractFinder, MultiStart, descend_from
 from whmc.search.masses import chart_library
 from whmc.search.peak import SAME_MODE_SD, Peak
-from whmc.search.unseen import chao, good_turing
+from whmc.target.price import FEWEST_STARTS
 from whmc.target.target import Target
 
 LIGHTEST_KEPT_SHARE = 1e-6
@@ -26,14 +28,12 @@ worth. They are reported."""
 FIRST_STARTS = 48
 """Starts of the first batches, until there are `BATCH` of them: one mode, or a few alike, show in as many."""
 
-LARGEST_BATCH = 1024
-BATCH_NUMBERS = 100_000
-"""Starts of a batch at most, and their coordinates, so that what descents remember fits into the memory."""
+LARGEST_BATCH = 16_384
+BATCH_NUMBERS = 500_000
+"""Starts of a batch at most, and numbers that their descents remember, so that these stay near the processor."""
 
-FEWEST_STARTS = 1024
-"""Before that Good and Turing are not asked: a mode that one start in two hundred finds is missed by 256 with chance
-.28, and then nothing in the hits betrays it; by 1024 with chance .006. A search on a budget stops before, where all
-basins are hit about equally."""
+MEMORIES = 40
+"""Numbers that a descent remembers for each of many dimensions, at most."""
 
 FEWEST_EVEN = 96
 FEWEST_HITS = 8
@@ -41,16 +41,14 @@ EVEN_FACTOR = 4.0
 """Basins are hit equally if, of as many independent starts, the rarest has as many hits, and no fewer than its equal
 share divided by this factor. Where there are rare basins, there may be rarer ones."""
 
-SETTLED_CHANCE = 0.01
-SETTLED_NUM = 0.5
-"""The search stops when the next start finds a new mode with less than this (Good-Turing) chance, and less than this
-(Chao) number of them is missing: of two hundred modes one may be missing at any such chance."""
-
 PEAK_NUMBERS = 32_768
 """A search with more modes than the library takes goes on up to this number over D² of them, so that the heaviest can
 be kept: to polish one takes some 2 D gradients, and a matrix of D²."""
 
 MAX_STARTS = 4096
+"""Of a finder that does not descend from independent starts and was not told how many; it ends before, after
+`FEWEST_STARTS` in vain."""
+
 MAX_LOOSE_POINTS = 64
 """Points of flat or unpeaked modes that are followed up by local chains."""
 
@@ -59,6 +57,9 @@ STRAY_SHARE = 0.05
 
 REGION_DRAW = 1 << 16
 """The child of the search's stream that the start region is measured with; finders are its first children."""
+
+ORDER_DRAW = 1 << 16
+"""The child of a finder's stream that puts given points into their order; batches are its first children."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +70,7 @@ class SearchState:
     peaks: the modes found, in the order of discovery, with all `hits` and those of independent starts among them.
     num_flat_hits: independent starts that ended on a flat mode (a ring, a shell), which count as one basin.
     num_particles: of the populations that were annealed.
+    num_given: how many different points were given as starts, if any were.
     flat: points of such modes. stray: points of a population that the chart of the peak they descend to, `stray_owner`,
         does not cover. dropped, discovery, num_starts, num_independent, num_gradients: as in a `SearchReport`.
     """
@@ -85,6 +87,7 @@ class SearchState:
     dropped: dict[str, int] = dataclasses.field(default_factory=dict)
     num_flat_hits: int = 0
     num_particles: int = 0
+    num_given: int = 0
     num_starts: int = 0
     num_independent: int = 0
     num_gradients: int = 0
@@ -103,14 +106,16 @@ class SearchState:
         return np.append(self.independent_hits, self.num_flat_hits)
 
     @property
-    def unseen_chance(self) -> float:
-        """Good-Turing's probability that one more independent start ends in a new basin."""
-        return good_turing(self.basins, self.num_independent)
+    def missing(self) -> MissingMass:
+        """What hits say about mass not found, by Laplace's formula; flat modes are taken to hold half of it."""
+        log_mass = np.array([peak.log_laplace for peak in self.peaks])
+        return self.missing_of(
+            log_mass, float(np.logaddexp.reduce(log_mass, initial=-np.inf)) if len(log_mass) else 0.0
+        )
 
-    @property
-    def num_unseen(self) -> float:
-        """Chao's lower bound for the number of basins not seen."""
-        return chao(self.basins) - len(self.basins)
+    def missing_of(self, log_mass: Float[np.ndarray, " peaks"], log_flat: float) -> MissingMass:
+        """The same with these log masses of the peaks, and of all flat modes together."""
+        return MissingMass.of(self.basins, np.append(log_mass, log_flat), self.num_independent, self.num_given)
 
 
 Tell = Callable[[SearchState, Doing], None]
@@ -166,33 +171,58 @@ def run_finder(
     target: Target,
     finder: AbstractFinder,
     key: Array,
+    effort: Effort | None = None,
     until: float = np.inf,
     tell: Tell = lambda state, doing: None,
 ) -> SearchState:
-    """Batches of starts until all are used, or the stopping rule is met, or there are too many modes.
+    """Batches of starts until all are used, or there are too many modes, or no more are wanted.
 
-    until: gradients of the whole search after which this finder stops, unless hits say that there is more. tell: is
-    given the search after every batch, and within those that take long.
+    effort: decides how many starts a `MultiStart` makes that was not told. until: gradients of the whole search after
+    which this finder stops. tell: is given the search after every batch, and within those that take long.
     """
-    taken = last_new = batch = 0
-    most = finder.num_starts or MAX_STARTS
+    given = target.given_starts(child(key, ORDER_DRAW)) if isinstance(finder, MultiStart) else None
+    state = state if given is None else dataclasses.replace(state, num_given=len(given))
+    starts, last_new, batch = Starts(), 0, 0
+    effort = (effort or Effort()) if isinstance(finder, MultiStart) and finder.num_starts is None else None
+    most = finder.num_starts or (MAX_STARTS if effort is None else np.iinfo(int).max)
+    most = most if given is None else min(most, len(given))
     # few at first where nobody said how many; but points that were given are all looked at
-    few = max(FIRST_STARTS, min(target.num_given_starts, BATCH)) if finder.num_starts is None else BATCH
-    while taken < most:
-        limited = until < np.inf and state.even  # then small steps, so that no more is spent than was allowed
-        size = few if taken < BATCH else BATCH if limited else _batch_size(taken, target.dim)
-        num, before = min(size, most - taken), state
-        found = finder.find_and_tell(child(key, batch), target, num, known_modes(state), partial(tell, state))
+    few = BATCH if finder.num_starts else max(FIRST_STARTS, 0 if given is None else min(len(given), BATCH))
+    while starts.num < most and len(state.peaks) <= most_peaks(state.max_modes, target.dim):
+        size = few if starts.num < BATCH else _batch_size(starts.num, target.dim, len(state.peaks))
+        size = size if until == np.inf else min(size, BATCH)  # small steps, so that no more is spent than was allowed
+        size = min(size, most - starts.num)
+        if effort is not None:
+            # hits are looked at after every batch, but only where they may decide
+            starts, wanted = starts.wanted(effort, target, more_to_find=state.missing.more_to_find, even=state.even)
+            size = min(size, wanted)
+        if size == 0:
+            break
+        before, known = state, known_modes(state)
+        if given is None:
+            found = finder.find_and_tell(child(key, batch), target, size, known, partial(tell, state))
+        else:
+            found = descend_from(target, given[starts.num : starts.num + size], known)
         state = take(state, target, found)
-        taken, batch = taken + num, batch + 1
-        tell(state, Doing(finder.unit, taken, most))
-        last_new = taken if len(state.peaks) > len(before.peaks) else last_new
-        settled = finder.num_starts is None and taken >= FEWEST_STARTS and _settled(state, found, taken - last_new)
-        next_cost = state.num_gradients - before.num_gradients
-        enough = state.num_gradients + next_cost > until and state.even
-        if settled or enough or len(state.peaks) > most_peaks(state.max_modes, target.dim):
+        batch += 1
+        starts = dataclasses.replace(
+            starts,
+            num=starts.num + size,
+            num_gradients=starts.num_gradients + state.num_gradients - before.num_gradients,
+            num_polished=starts.num_polished + _num_polished(state) - _num_polished(before),
+        )
+        tell(state, Doing(finder.unit, starts.num, most if effort is None else 0))
+        last_new = starts.num if len(state.peaks) > len(before.peaks) else last_new
+        in_vain = effort is None and not finder.num_starts and starts.num - last_new >= FEWEST_STARTS
+        if in_vain or state.num_gradients + (state.num_gradients - before.num_gradients) > until:
             break
     return state
+
+
+def _num_polished(state: SearchState) -> int:
+    """Ends that were no known mode, and had to be looked at one by one."""
+    others = sum(num for why, num in state.dropped.items() if why != "unusable")
+    return len(state.peaks) + state.num_flat_hits + others
 
 
 def most_peaks(max_modes: int, dim: int) -> int:
@@ -200,18 +230,11 @@ def most_peaks(max_modes: int, dim: int) -> int:
     return max(max_modes, PEAK_NUMBERS // dim**2)
 
 
-def _batch_size(taken: int, dim: int) -> int:
+def _batch_size(taken: int, dim: int, num_peaks: int) -> int:
     """As many starts as were made before: the last descents of a batch take as long as all others, whatever its
     size."""
-    return int(np.clip(taken, BATCH, max(BATCH, min(LARGEST_BATCH, BATCH_NUMBERS // dim))))
-
-
-def _settled(state: SearchState, found: DescentResult, num_in_vain: int) -> bool:
-    """Whether more starts are not worth while: by Good-Turing and Chao, or as many starts in vain where hits do not
-    count."""
-    if not found.independent:
-        return num_in_vain >= FEWEST_STARTS
-    return state.unseen_chance <= SETTLED_CHANCE and state.num_unseen < SETTLED_NUM
+    numbers = max(min(dim**2, MEMORIES * dim), num_peaks)
+    return int(np.clip(taken, BATCH, max(BATCH, min(LARGEST_BATCH, BATCH_NUMBERS // numbers))))
 
 
 def known_modes(state: SearchState) -> KnownModes | None:
@@ -255,13 +278,11 @@ def _discoveries(
 ) -> list[tuple[int, int, int]]:
     """Rows of the discovery curve, start by start; the gradients of a batch's descents are shared out evenly."""
     known, num_upfront = len(before.peaks), descents.num_upfront
-    rows, seen = [], set[int]()
-    for n, k in enumerate(owner.tolist()):
-        if k >= known and k not in seen:
-            seen.add(k)
-            spent = before.num_gradients + num_upfront + round((cost - num_upfront) * (n + 1) / len(owner))
-            starts = before.num_starts + (n + 1) * (not descents.from_peaks)
-            rows.append((starts, spent, known + len(seen)))
+    numbers, first = np.unique(owner, return_index=True)
+    rows = []
+    for seen, n in enumerate(np.sort(first[numbers >= known]).tolist(), 1):
+        spent = before.num_gradients + num_upfront + round((cost - num_upfront) * (n + 1) / len(owner))
+        rows.append((before.num_starts + (n + 1) * (not descents.from_peaks), spent, known + seen))
     return rows
 
 

@@ -14,7 +14,6 @@ from whmc.search.descent import DescentResult, KnownModes, descend
 from whmc.search.finders import Residual
 from whmc.search.masses import weigh
 from whmc.search.mode_search import (
-    FEWEST_STARTS,
     LIGHTEST_KEPT_SHARE,
     MAX_STARTS,
     SearchState,
@@ -25,6 +24,7 @@ from whmc.search.mode_search import (
 )
 from whmc.search.peak import Peak
 from whmc.search.report import SearchReport, account, often_hit, too_light
+from whmc.target.price import FEWEST_STARTS
 from whmc.target.target import Target
 
 RESIDUAL_STARTS = 224
@@ -44,7 +44,8 @@ class OngoingSearch:
     """A search that goes on beside the chains.
 
     in_library: of each peak of `search`, whether it is a mode of the library. The others are too light (`spurious`,
-        with their shares of the mass), or there was no room (`num_capped`). looks: how many were made.
+        with their shares of the mass), or there was no room (`num_capped`). num_before: starts of a search before this
+        one that had come to an end by itself. looks: how many were made.
     """
 
     search: SearchState
@@ -52,7 +53,13 @@ class OngoingSearch:
     spurious: Float[np.ndarray, "n dim"]
     spurious_share: Float[np.ndarray, " n"]
     num_capped: int = 0
+    num_before: int = 0
     looks: int = 0
+
+    @property
+    def num_starts(self) -> int:
+        """Starts that count for how long this search goes on."""
+        return self.search.num_starts - self.num_before
 
     @property
     def num_gradients(self) -> int:
@@ -74,7 +81,8 @@ def begin(target: Target, library: ModeLibrary, report: SearchReport | None, max
         return OngoingSearch(search, np.ones(len(search.peaks), bool), np.zeros((0, library.dim)), np.zeros(0))
     search = dataclasses.replace(report.state, max_modes=max_modes)
     kept = np.isin(np.arange(len(search.peaks)), report.kept)
-    return OngoingSearch(search, kept, report.spurious, report.spurious_share, report.num_capped)
+    before = 0 if wanted(report) else report.num_starts
+    return OngoingSearch(search, kept, report.spurious, report.spurious_share, report.num_capped, before)
 
 
 def look(
@@ -102,7 +110,7 @@ def look(
 
 def _over(state: OngoingSearch, library: ModeLibrary) -> bool:
     """Whether the library is full or all starts are used."""
-    return library.num_modes >= state.search.max_modes or state.search.num_starts >= MAX_STARTS
+    return library.num_modes >= state.search.max_modes or state.num_starts >= MAX_STARTS
 
 
 def look_on(
@@ -115,7 +123,7 @@ def look_on(
     share: float,
 ) -> tuple[OngoingSearch, ModeLibrary]:
     """Looks until this share of `MAX_STARTS` is used: to find a basin that one start in 500 hits takes thousands."""
-    while state.search.num_starts < share * MAX_STARTS and not _over(state, library):
+    while state.num_starts < share * MAX_STARTS and not _over(state, library):
         key = child(stream, state.looks)
         state, library = look(state, target, library, position, logdensity, key)
     return state, library
@@ -128,8 +136,10 @@ def _plain_and_followed(
     both = descend(target, np.concatenate([target.draw_starts(key, PLAIN_STARTS), draws]), peaks)
     assert both.width is not None
     first, rest = slice(PLAIN_STARTS), slice(PLAIN_STARTS, None)
+    # points that were given as starts have been used already: what they hit again tells nothing
+    independent = isinstance(target.starts, tuple) or callable(target.starts)
     plain = DescentResult(
-        both.position[first], both.usable[first], both.num_gradients, independent=True, width=both.width[first]
+        both.position[first], both.usable[first], both.num_gradients, independent=independent, width=both.width[first]
     )
     return plain, DescentResult(both.position[rest], both.usable[rest], 0, width=both.width[rest])
 
@@ -178,7 +188,7 @@ def report_of(state: OngoingSearch, library: ModeLibrary) -> SearchReport:
         spurious=state.spurious,
         spurious_share=state.spurious_share,
         kept=np.flatnonzero(state.in_library),
-        **account(search, library.num_modes + state.num_capped, state.num_capped),
+        **account(search, library.num_modes + state.num_capped, state.num_capped, search.missing),
     )
 
 

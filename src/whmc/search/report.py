@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from whmc._shapes import Array, Bool, Float, Int
+from whmc.estimate.missing import NOTICED, MissingMass
+from whmc.keys import child
 from whmc.modes.library import ModeLibrary
 from whmc.search.masses import NATS_A_DIMENSION, Masses, laplace_masses, weigh
 from whmc.search.mode_search import LIGHTEST_KEPT_SHARE, SearchState, with_cost
 from whmc.search.peak import bands_of
+from whmc.search.width import width_limit
 from whmc.target.target import Target
 
 SAFE_ERRORS = 3.0
@@ -19,6 +22,9 @@ SAFE_ERRORS = 3.0
 
 LARGE_HIT_SHARE = 0.25
 """A mode that a larger share of the independent starts hit is never left out, whatever it seems to weigh."""
+
+WIDTH_DRAW = 1 << 16
+"""The child of the stream of masses for copies of modes."""
 
 REASONS = {
     "saddle": "at saddle points",
@@ -44,9 +50,7 @@ class SearchReport:
     num_gradients: of everything that the search did. A log density counts as one gradient, a product of the Hessian
         with a vector as two.
     num_found: modes that are heavy enough. num_capped: those of them left out because the library is full.
-    unseen_chance: Good-Turing's probability that one more independent start ends in a new basin, light ones included;
-        one if there was no such start. expected_modes: `num_found`, and the basins not seen by Chao's lower bound. Both
-        come from the same counts.
+    missing: how much of the mass may be in modes not found (`expected`, `bound`), from the hits of independent starts.
     state: the search itself, to go on with. kept: the numbers of those of its peaks that are modes of the library.
     """
 
@@ -63,16 +67,14 @@ class SearchReport:
     num_gradients: int
     num_found: int
     num_capped: int
-    unseen_chance: float
-    expected_modes: float
+    missing: MissingMass
     state: SearchState
     kept: Int[np.ndarray, " kept"]
 
     def __str__(self) -> str:
         text = [
             f"search: {self.num_found} modes from {self.num_starts} starts, {self.num_gradients} gradients; "
-            f"estimated probability that one more start finds a new mode: {self.unseen_chance:.2g}; "
-            f"estimated number of modes: at least {self.expected_modes:.4g}"
+            f"{self.missing}"
         ]
         if self.num_capped:
             text.append(
@@ -101,6 +103,10 @@ def finish(state: SearchState, target: Target, key: Array, *, unbounded: bool = 
     masses = _masses(state, target, key)
     state = with_cost(state, masses.num_gradients)
     log_share, light = masses.log_share, light_modes(masses, state)
+    missing = missing_mass(state, masses.log_mass)
+    if missing.brought < NOTICED:
+        limit, spent = width_limit(state, target, masses.log_mass, child(key, WIDTH_DRAW))
+        missing, state = dataclasses.replace(missing, width_limit=limit), with_cost(state, spent)
     order = np.argsort(-log_share, kind="stable")
     heavy, spurious = order[~light[order]], order[light[order]]
     kept = heavy[: state.max_modes]
@@ -120,16 +126,19 @@ def finish(state: SearchState, target: Target, key: Array, *, unbounded: bool = 
         spurious=np.array([state.peaks[k].location for k in spurious]).reshape(-1, target.dim),
         spurious_share=np.exp(log_share[spurious]),
         kept=kept,
-        **account(state, len(heavy), len(heavy) - len(kept)),
+        **account(state, len(heavy), len(heavy) - len(kept), missing),
     )
 
 
-def account(state: SearchState, num_found: int, num_capped: int) -> dict[str, Any]:
-    """The fields of a report that tell what the search cost, and what may be missing beside what was found.
+def missing_mass(state: SearchState, log_mass: Float[np.ndarray, " peaks"]) -> MissingMass:
+    """What may be missing beside modes of these masses. Flat modes are those without a peak, which local chains
+    weigh."""
+    unpeaked = np.array([not peak.at_peak for peak in state.peaks]) & (state.independent_hits == 0)
+    return state.missing_of(log_mass, float(np.logaddexp.reduce(log_mass[unpeaked], initial=-np.inf)))
 
-    Basins that were not seen are expected to be worth keeping as often as those that were seen.
-    """
-    worth = num_found / max(int(np.sum(state.basins > 0)), num_found, 1)
+
+def account(state: SearchState, num_found: int, num_capped: int, missing: MissingMass) -> dict[str, Any]:
+    """The fields of a report that tell what the search cost, and what may be missing beside what was found."""
     return {
         "num_found": num_found,
         "num_capped": num_capped,
@@ -138,8 +147,7 @@ def account(state: SearchState, num_found: int, num_capped: int) -> dict[str, An
         "num_starts": state.num_starts,
         "num_independent": state.num_independent,
         "num_gradients": state.num_gradients,
-        "unseen_chance": state.unseen_chance,
-        "expected_modes": num_found + worth * state.num_unseen,
+        "missing": missing,
         "state": state,
     }
 

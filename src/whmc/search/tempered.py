@@ -53,6 +53,11 @@ class Tempered(AbstractFinder):
         num = int(np.clip(wanted, FEWEST_PARTICLES, self.num_particles))
         return dataclasses.replace(self, num_starts=num, num_particles=num, num_moves=FEWER_MOVES)
 
+    @staticmethod
+    def least(dim: int) -> float:
+        """Gradients that the smallest population takes, about."""
+        return float(FEWEST_PARTICLES * GRADIENTS_A_PARTICLE * np.sqrt(dim))
+
     def find(self, key: Array, target: Target, num: int, known: KnownModes | None) -> DescentResult:
         return self.find_and_tell(key, target, num, known, unheard)
 

@@ -37,6 +37,7 @@ CLASSES = {
     "Learned": "whmc.run.state",
     "LocalHMC": "whmc.kernels.local",
     "LocalWalk": "whmc.kernels.walk",
+    "MissingMass": "whmc.estimate.missing",
     "ModeLibrary": "whmc.modes.library",
     "Moment": "whmc.run.state",
     "MultiStart": "whmc.search.finders",

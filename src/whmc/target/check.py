@@ -16,7 +16,7 @@ from whmc.target.check_symmetry import likely_starts, require_symmetric, symmetr
 from whmc.target.counted import count
 from whmc.target.jumps import NUM_SEGMENTS, find_jump
 from whmc.target.meant import model_of
-from whmc.target.price import Price
+from whmc.target.price import Price, is_costly
 from whmc.target.starts import describe
 
 if TYPE_CHECKING:
@@ -303,6 +303,7 @@ class _Walk:
             search=0.0 if self.target.starts is None else Price.search,
             calls=getattr(self.target.logdensity, "calls_per_gradient", 1),
             has_gradient=self.target.has_gradient,
+            free=not is_costly(self.target.operations, self.target.dim),
         )
         # a call of a function outside of JAX costs the same among few as among many
         beside = self._measured(self.points[: run.chains])[2] if self.in_jax else seconds

@@ -14,13 +14,18 @@ from whmc.target.target import Evaluation, Target, made_safe
 ROWS = 64
 """Positions of one call: enough that a call costs little beside them, few enough that a short batch wastes little."""
 
+MORE_ROWS = 256
+CHEAP = 500.0
+"""Positions of one call where a gradient has no more than so many operations: the call costs more than they do."""
+
 
 def evaluate_rows(target: Target, positions: Float[np.ndarray, "n dim"]) -> Evaluation:
     """`Target.evaluate` of many positions, in NumPy. Positions that are not finite have no density."""
     rows = np.asarray(positions, float)
     num, filler = len(rows), _filler(target, rows)
     count(num)
-    parts = [_padded(rows[first : first + ROWS], filler) for first in range(0, num, ROWS)]
+    size = MORE_ROWS if target.operations is not None and target.operations <= CHEAP else ROWS
+    parts = [_padded(rows[first : first + size], filler, size) for first in range(0, num, size)]
     found = [_evaluate(target, part) for part in parts]
     if not found:
         return Evaluation(np.zeros(0), np.zeros((0, target.dim)), np.zeros(0, bool))
@@ -40,8 +45,10 @@ def _filler(target: Target, rows: Float[np.ndarray, "n dim"]) -> Float[np.ndarra
     return np.full((1, target.dim), np.nan) if hasattr(target.logdensity, "calls_per_gradient") else rows[:1]
 
 
-def _padded(rows: Float[np.ndarray, "n dim"], filler: Float[np.ndarray, "few dim"]) -> Float[np.ndarray, "size dim"]:
-    return rows if len(rows) == ROWS else np.concatenate([rows, np.repeat(filler, ROWS - len(rows), axis=0)])
+def _padded(
+    rows: Float[np.ndarray, "n dim"], filler: Float[np.ndarray, "few dim"], size: int
+) -> Float[np.ndarray, "size dim"]:
+    return rows if len(rows) == size else np.concatenate([rows, np.repeat(filler, size - len(rows), axis=0)])
 
 
 @jax.jit

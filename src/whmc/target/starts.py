@@ -37,10 +37,74 @@ def draw_starts(space: Space, starts: Any, key: Array, num: int) -> Float[np.nda
         return points
     if isinstance(starts, tuple):
         low, high = box_edges(space, starts)
-        points = low + (high - low) * generator(key).random((num, space.dim))
+        points = low + (high - low) * draw_in_cube(generator(key), num, space.dim)
         return points if space.bounds is None else np.asarray(space.bounds.unconstrain(points))
-    points = np.asarray(space.flatten_all(starts))
-    return points[:num] if num <= len(points) else points[generator(key).integers(len(points), size=num)]
+    given = given_points(space, starts, key)
+    assert given is not None
+    return np.resize(given, (num, space.dim))
+
+
+def given_points(space: Space, starts: Any, key: Array) -> Float[np.ndarray, "num dim"] | None:
+    """The different points that were given as starts, in random order; None where no points were given.
+
+    The order in which they were given may have a meaning: the first hundred may all lie in one mode.
+    """
+    if starts is None or isinstance(starts, tuple) or callable(starts):
+        return None
+    points = np.unique(np.asarray(space.flatten_all(starts)), axis=0)
+    return points[generator(key).permutation(len(points))]
+
+
+MANY_DIMENSIONS = 20
+"""From here on the coordinates of half of the starts are not independent. Uniform points of a box in many dimensions
+are all alike: the mean of their coordinates is the middle of the box, and a mode whose mean is elsewhere is never
+met."""
+
+COSINES = 12
+MOST_BLOCKS = 8
+FROM_THE_EDGE = 1e-9
+"""How near to the edge of the box such a start may lie, in widths of the box."""
+
+
+def draw_in_cube(rng: np.random.Generator, num: int, dim: int) -> Float[np.ndarray, "num dim"]:
+    """Independent points of the unit cube, of one law.
+
+    Uniform; in many dimensions half of them, and a sixth each of points whose coordinates share a level (Beta laws,
+    each with its own mean), change smoothly with their index (cosines of several roughnesses, with uniform margins),
+    and are constant over a few blocks of neighbours.
+    """
+    points = rng.random((num, dim))
+    if dim < MANY_DIMENSIONS:
+        return points
+    law = rng.integers(6, size=num)
+    for number, draw in enumerate((_levelled, _smooth, _in_blocks)):
+        mine = law == number
+        points[mine] = np.clip(draw(rng, int(mine.sum()), dim), FROM_THE_EDGE, 1 - FROM_THE_EDGE)
+    return points
+
+
+def _levelled(rng: np.random.Generator, num: int, dim: int) -> Float[np.ndarray, "num dim"]:
+    mean = rng.uniform(0.02, 0.98, (num, 1))
+    return rng.beta(2 * mean, 2 * (1 - mean), (num, dim))
+
+
+def _smooth(rng: np.random.Generator, num: int, dim: int) -> Float[np.ndarray, "num dim"]:
+    from scipy.special import ndtr  # late: it takes a third of JAX's own time to import
+
+    order = np.arange(COSINES)
+    size = np.exp(-order * rng.uniform(0.1, 2.0, (num, 1)))
+    size *= np.sqrt(2 / np.sum(size**2, axis=1, keepdims=True)) * rng.standard_normal((num, COSINES))
+    phase = rng.uniform(0, 2 * np.pi, (num, COSINES))
+    angle = np.pi * order[:, None] * np.arange(dim) / dim
+    return ndtr((size * np.cos(phase)) @ np.cos(angle) + (size * np.sin(phase)) @ np.sin(angle))
+
+
+def _in_blocks(rng: np.random.Generator, num: int, dim: int) -> Float[np.ndarray, "num dim"]:
+    num_cuts = rng.integers(MOST_BLOCKS, size=num)
+    cuts = rng.integers(1, dim, (num, MOST_BLOCKS - 1))
+    cuts[np.arange(MOST_BLOCKS - 1) >= num_cuts[:, None]] = dim
+    block = sum(cuts[:, [n]] <= np.arange(dim) for n in range(MOST_BLOCKS - 1))
+    return np.take_along_axis(rng.random((num, MOST_BLOCKS)), np.asarray(block, int), axis=1)
 
 
 def box_edges(space: Space, starts: tuple[Any, Any]) -> list[Float[np.ndarray, " dim"]]:

@@ -14,8 +14,9 @@ from whmc._pytree import pytree
 from whmc._shapes import Array, Bool, Float, Int, PyTree
 from whmc.target.check import TargetCheck, check_target
 from whmc.target.meant import model_of, target_by
+from whmc.target.operations import count_operations
 from whmc.target.space import Space
-from whmc.target.starts import draw_starts, require_starts
+from whmc.target.starts import draw_starts, given_points, require_starts
 from whmc.target.symmetry import Action, Exchange, Flip, Group, require_symmetries
 
 if TYPE_CHECKING:
@@ -125,6 +126,11 @@ class Target:
         return getattr(self.logdensity, "calls_per_gradient", 1) == 1
 
     @cached_property
+    def operations(self) -> float | None:
+        """Of a log density with its score, counted; None where they cannot be."""
+        return count_operations(self.value_and_score, self.dim)
+
+    @cached_property
     def without_scores(self) -> "Target":
         """The same density, with zeros for its scores: for kernels that use none."""
         return ScorelessTarget(self)
@@ -152,10 +158,10 @@ class Target:
         """`num` points of the start region."""
         return self.home(draw_starts(self.space, self.starts, key, num))
 
-    @property
-    def num_given_starts(self) -> int:
-        """How many points the start region consists of; 0 for a box or a function."""
-        return 0 if self.starts is None or isinstance(self.starts, tuple) or callable(self.starts) else len(self.starts)
+    def given_starts(self, key: Array) -> Float[np.ndarray, "num dim"] | None:
+        """Every point that was given as a start, once, in random order; None for a box or a function."""
+        points = given_points(self.space, self.starts, key)
+        return None if points is None else self.home(points)
 
     # the space: flat positions and the values that they stand for
 
