@@ -41,3 +41,10 @@ def test_what_cannot_be_said_is_nan():
 def test_chains_that_stand_in_two_modes_have_a_large_r_hat():
     values = np.random.default_rng(0).standard_normal((4, 500)) + np.array([0, 0, 5, 5])[:, None]
     assert r_hat(values) > 1.5 and effective_draws(values) < 20
+
+
+@pytest.mark.parametrize("draws", [100, 3001])
+def test_r_hat_of_chains_that_never_move_is_infinite(draws):
+    """Not some 1e15, which is what rounding leaves of a variance that is nil."""
+    values = np.tile([[0.0], [1.0], [0.0], [0.0], [1.0], [0.0], [0.0]], (1, draws))
+    assert r_hat(values) == np.inf and effective_draws(values) < 20

@@ -452,6 +452,7 @@ def test_chains_stuck_in_different_modes_do_not_mix():
     stuck = np.repeat(np.array([0.0, 0.0, 0.0, 1.0])[:, None], 500, axis=1)
     raised = alarms.mixing(ParameterTable.of({"mode 1": stuck}), (4, 500))
     assert [one.name for one in raised] == ["few effective draws", "chains disagree"]
+    assert raised[1].figure == np.inf and "R-hat of mode 1 is infinite" in raised[1].message
 
 
 def test_short_runs_that_mix_have_few_effective_draws_only():

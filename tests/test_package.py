@@ -13,8 +13,8 @@ from whmc.cli import main
 SOURCE = Path(__file__).parent.parent / "src" / "whmc"
 # a room imports from itself and from the rooms before it
 ROOMS = (
-    "_shapes", "_pytree", "_memmap", "keys", "minimise", "target", "modes", "kernels", "estimate", "warmup", "search",
-    "storage", "result", "run", "frontends", "testing", "plots", "report", "paper", "cli",
+    "_shapes", "_words", "_pytree", "_memmap", "keys", "minimise", "target", "modes", "kernels", "estimate", "warmup",
+    "search", "storage", "result", "run", "frontends", "testing", "plots", "report", "paper", "cli",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import whmc
 from contracts import bent, problem
-from reported import SCRIPT, exact, many_modes
+from reported import SCRIPT, exact, many_modes, one_mode
 from whmc._pytree import pytree
 from whmc.kernels.independence import AbstractIndependence
 from whmc.kernels.settings import Role, move_roles
@@ -176,7 +176,7 @@ def test_a_kernel_that_is_not_exact_raises_an_alarm(own_move, tmp_path):
 def test_a_result_in_one_line_computes_nothing():
     result = many_modes()
     before = set(vars(result))
-    assert repr(result) == "Result(4 chains x 200 draws in 1 dimensions, 30 modes)"
+    assert repr(result) == "Result(4 chains x 200 draws in 1 dimension, 30 modes)"
     assert set(vars(result)) == before
     num = len(result.alarms)
     assert repr(result).endswith(f"30 modes, {num} alarm{'' if num == 1 else 's'})")
@@ -186,8 +186,34 @@ def test_a_result_in_one_line_computes_nothing():
 def test_tables_are_short_unless_printed():
     result = many_modes()
     assert repr(result.modes) == "ModeTable(30 modes)" and str(result.modes).count("\n") == 30
-    assert repr(result.parameters) == "ParameterTable(1 scalars)" and str(result.parameters).count("\n") == 1
+    assert repr(result.parameters) == "ParameterTable(1 scalar)" and str(result.parameters).count("\n") == 1
     assert repr(result.mode(3)).startswith("ModeDraws(mode 3: ")
+
+
+def test_modes_that_were_never_visited_are_counted_in_one_line():
+    result = many_modes()
+    few = dataclasses.replace(result, chart=np.where(np.isin(result.chart, (3, 17)), result.chart, 5))
+    table = few.modes
+    assert len(table) == 30 and not table.visits[4] and np.isneginf(table.log_evidence[4])
+    lines = str(table).splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == ["3", "5", "17"]
+    assert lines[-1].strip() == "and 27 modes without a visit"
+    page = few._repr_html_()
+    assert "inf" not in few.summary() + page and page.count("27 modes without a visit") == 1
+
+
+def test_of_many_modes_the_heaviest_are_printed():
+    table = many_modes().modes
+    wide = {field.name: np.concatenate([getattr(table, field.name)] * 2) for field in dataclasses.fields(table)}
+    more = dataclasses.replace(table, **wide)
+    assert len(more.shown) == 40 and str(more).endswith("   and 20 lighter modes")
+    assert more.weight[more.shown].min() >= np.delete(more.weight, more.shown).max()
+
+
+def test_one_of_a_thing_is_not_called_many():
+    text = one_mode().summary()
+    assert text.startswith("4 chains x 200 draws in 1 dimension, 1 mode\n")
+    assert not re.search(r"\b1 (modes|dimensions|chains|draws|charts)\b", text)
 
 
 def test_tables_for_notebooks_are_escaped_and_have_no_script():

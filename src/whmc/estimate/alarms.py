@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from whmc._shapes import Float, Int
+from whmc._words import counted
 from whmc.estimate.effective import effective_draws_of_mean
 from whmc.estimate.evidence import Evidence
 from whmc.estimate.missing import MissingMass, percent
@@ -143,8 +144,8 @@ def modes_missing(search: SearchCounts) -> list[Alarm]:
             Alarm(
                 "library capped",
                 float(search.num_capped),
-                f"the search found {search.num_capped} more modes than max_modes= allows; weights and log evidence "
-                "describe the modes that were kept",
+                f"the search found {counted(search.num_capped, 'mode')} more than max_modes= allows; weights and log "
+                "evidence describe the modes that were kept",
                 "Increase max_modes=, or declare what makes the modes many (symmetries=, independent blocks)",
             )
         )
@@ -259,7 +260,7 @@ def few_tours(tours: Tours | None) -> list[Alarm]:
         Alarm(
             "few regenerations",
             float(len(tours)),
-            f"there are {len(tours)} complete tours, fewer than the {FEWEST} that an estimate by tours needs",
+            f"the number of complete tours is {len(tours)}, below the {FEWEST} that an estimate by tours needs",
             "Draws stay exact, and in high dimension this is usual. Prefer adapt='warmup'",
         )
     ]
@@ -278,7 +279,7 @@ def mixing(table: ParameterTable, shape: tuple[int, int]) -> list[Alarm]:
             Alarm(
                 "few effective draws",
                 float(chains * draws),
-                f"{draws} draws of each of {chains} chains are too few to estimate effective draws",
+                f"{counted(chains, 'chain')} x {counted(draws, 'draw')} are too few to estimate effective draws",
                 f"Increase draws=, for {ESS} effective draws or more",
             )
         )
@@ -294,11 +295,13 @@ def mixing(table: ParameterTable, shape: tuple[int, int]) -> list[Alarm]:
         )
     if np.nanmax(table.rhat, initial=-np.inf) > RHAT:
         worst = int(np.nanargmax(table.rhat))
+        figure = float(table.rhat[worst])
+        said = f"{figure:.3f}, above {RHAT}" if np.isfinite(figure) else "infinite: no chain moves, and they differ"
         alarms.append(
             Alarm(
                 "chains disagree",
-                float(table.rhat[worst]),
-                f"R-hat of {table.name[worst]} is {table.rhat[worst]:.3f}, above {RHAT}",
+                figure,
+                f"R-hat of {table.name[worst]} is {said}",
                 "The chains have not mixed. Increase warmup= and draws=",
             )
         )

@@ -54,9 +54,10 @@ def _split(values: Float[np.ndarray, "chains draws"]) -> Float[np.ndarray, "halv
 
 def _r_hat(values: Float[np.ndarray, "chains draws"]) -> float:
     num = values.shape[1]
-    within = np.mean(np.var(values, axis=1, ddof=1))
+    # a chain that stands still has no variance, and what rounding its mean leaves of one is no measure of anything
+    within = np.mean(np.where(np.ptp(values, axis=1) > 0, np.var(values, axis=1, ddof=1), 0.0))
     between = np.var(np.mean(values, axis=1), ddof=1)
-    with np.errstate(divide="ignore", invalid="ignore"):  # chains that stand still have no variance of their own
+    with np.errstate(divide="ignore", invalid="ignore"):  # all chains stand still
         return float(np.sqrt((num - 1) / num + between / within))
 
 

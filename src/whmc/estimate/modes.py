@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from whmc._shapes import Float, Int
+from whmc._words import counted
 from whmc.estimate.evidence import Evidence
 from whmc.estimate.weights import Weights
 from whmc.modes.library import ModeLibrary
@@ -66,14 +67,23 @@ class ModeTable:
 
     @property
     def shown(self) -> Int[np.ndarray, " n"]:
-        """The modes that are printed, in the order of the library."""
-        return np.sort(np.argsort(-self.weight, kind="stable")[:SHOWN])
+        """The modes that are printed, in the order of the library: those that were visited, of many the heaviest."""
+        visited = np.flatnonzero(self.visits)
+        return np.sort(visited[np.argsort(-self.weight[visited], kind="stable")[:SHOWN]])
+
+    @property
+    def left_out(self) -> list[str]:
+        """How many modes are not printed, in words."""
+        visited = int(np.count_nonzero(self.visits))
+        lighter, never = visited - len(self.shown), len(self) - visited
+        rest = [(lighter, counted(lighter, "lighter mode")), (never, f"{counted(never, 'mode')} without a visit")]
+        return [words for number, words in rest if number]
 
     def __len__(self) -> int:
         return len(self.weight)
 
     def __repr__(self) -> str:
-        return f"ModeTable({len(self)} modes)"
+        return f"ModeTable({counted(len(self), 'mode')})"
 
     def __str__(self) -> str:
         lines = ["mode   weight      ±   log evidence      ±     visits  jumps in  jumps out"]
@@ -83,9 +93,7 @@ class ModeTable:
                 f"  {self.log_evidence_se[k]:.3f}   {self.visits[k]:8d}"
                 f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}"
             )
-        if len(self.shown) < len(self):
-            lines.append(f"   and {len(self) - len(self.shown)} lighter modes")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"   and {line}" for line in self.left_out)])
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -106,4 +114,5 @@ class ModeDraws:
         return len(self.logdensity)
 
     def __repr__(self) -> str:
-        return f"ModeDraws(mode {self.number}: {len(self)} draws, weight {self.weight:.4f} ± {self.weight_se:.4f})"
+        size = counted(len(self), "draw")
+        return f"ModeDraws(mode {self.number}: {size}, weight {self.weight:.4f} ± {self.weight_se:.4f})"

@@ -8,6 +8,7 @@ import numpy as np
 
 from whmc._memmap import pieces, release
 from whmc._shapes import Float
+from whmc._words import counted
 from whmc.estimate.effective import effective_draws, r_hat
 
 AT_ONCE = 4_000_000
@@ -48,7 +49,7 @@ class ParameterTable:
         return len(self.name)
 
     def __repr__(self) -> str:
-        return f"ParameterTable({len(self)} scalars)"
+        return f"ParameterTable({counted(len(self), 'scalar')})"
 
     def __str__(self) -> str:
         wide = max([9, *(len(name) for name in self.name[:SHOWN])])

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from whmc._words import counted
 from whmc.estimate.parameters import SHOWN
 
 if TYPE_CHECKING:
@@ -14,10 +15,11 @@ def size_of_run(result: "Result") -> str:
     """Chains, draws, dimension and modes."""
     chains, draws, dim = result.draws.shape
     size, charts = result.library.num_modes, result.library.size
-    several = f" ({charts} charts)" if charts > size else ""
+    several = f" ({counted(charts, 'chart')})" if charts > size else ""
     folded = result.target.fold is not None
     images = f", one of {len(result.target.group)} images of each" if folded else ""
-    return f"{chains} chains x {draws} draws in {dim} dimensions, {size} modes{several}{images}"
+    run = f"{counted(chains, 'chain')} x {counted(draws, 'draw')} in {counted(dim, 'dimension')}"
+    return f"{run}, {counted(size, 'mode')}{several}{images}"
 
 
 def evidence_line(result: "Result") -> str:
@@ -61,7 +63,7 @@ def _cost(result: "Result") -> list[str]:
 def one_line(result: "Result") -> str:
     """Computes nothing but the alarms' number, and that only if they are known already."""
     known = vars(result).get("alarms")
-    alarms = "" if known is None else f", {len(known)} alarm{'' if len(known) == 1 else 's'}"
+    alarms = "" if known is None else f", {counted(len(known), 'alarm')}"
     return f"Result({size_of_run(result)}{alarms})"
 
 
@@ -73,6 +75,7 @@ def as_html(result: "Result") -> str:
             f"<ul>{alarms}</ul>" if alarms else "",
             f"<p>{escape(size_of_run(result))}<br>{escape(evidence_line(result))}</p>",
             _table(("mode", "weight", "±", "log evidence", "±", "visits"), _mode_rows(result)),
+            *(f"<p>and {line}</p>" for line in result.modes.left_out),
             _table(("parameter", "mean", "sd", "ESS", "R-hat"), _parameter_rows(result)),
         ]
     )

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from whmc._words import counted
 from whmc.estimate.missing import percent
 from whmc.plots.effort import searched
 from whmc.plots.modes import Plane
@@ -111,7 +112,7 @@ def of_discovery(result: "Result") -> str:
 def of_steps(result: "Result") -> str:
     step_size = result.library.charts()[3]
     return (
-        f"Step sizes of {len(step_size)} charts, from {step_size.min():.3g} to {step_size.max():.3g}, "
+        f"Step sizes of {counted(len(step_size), 'chart')}, from {step_size.min():.3g} to {step_size.max():.3g}, "
         f"median {np.median(step_size):.3g}."
     )
 
@@ -119,7 +120,7 @@ def of_steps(result: "Result") -> str:
 def of_traces(result: "Result") -> str:
     changes = np.mean(result.label[:, 1:] != result.label[:, :-1]) if result.label.shape[1] > 1 else 0.0
     return (
-        f"Which mode each of {len(result.label)} chains was in at each of {result.label.shape[1]} draws; the mode "
+        f"The modes of {counted(len(result.label), 'chain')} at each of {result.label.shape[1]} draws; the mode "
         f"changes in {changes:.1%} of the steps, chains came back to the heaviest mode {int(result.round_trips.sum())} "
         "times."
     )

@@ -8,6 +8,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from whmc import __version__
+from whmc._words import counted
 from whmc.plots.pairs import DistinguishingParameters
 from whmc.plots.style import plain_style
 from whmc.report import tables
@@ -62,7 +63,7 @@ def page(result: "Result", name: str | None = None) -> str:
 
 def _heading(result: "Result", name: str | None) -> str:
     size, dim = result.library.num_modes, result.draws.shape[-1]
-    found = f"{size} mode{'s' if size > 1 else ''} in {dim} dimension{'s' if dim > 1 else ''}"
+    found = f"{counted(size, 'mode')} in {counted(dim, 'dimension')}"
     return found if name is None else f"{name}: {found}"
 
 
@@ -71,7 +72,7 @@ def _subtitle(result: "Result") -> str:
     chains, draws, _ = result.draws.shape
     source, started = result.settings.get("source"), result.settings.get("started")
     return (
-        f"{chains} chain{'s' if chains > 1 else ''} of {draws} draws each, by wormhole Hamiltonian Monte Carlo"
+        f"{counted(chains, 'chain')} of {counted(draws, 'draw')} each, by wormhole Hamiltonian Monte Carlo"
         + (f", of {source['target']}" if source else "")
         + (f"; started {started}" if started else "")
     )

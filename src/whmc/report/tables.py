@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from whmc._words import counted
 from whmc.plots.pairs import DistinguishingParameters
 from whmc.plots.style import mode_styles
 from whmc.report.alt_text import number
@@ -70,7 +71,7 @@ def alarms(result: "Result") -> str:
     if not found:
         calm = '<h2 id="alarms-heading">No alarms</h2>\n<p class="calm">'
         return f"{calm}{escape(nothing_noticed(result))}</p>"
-    lines = [f'<h2 id="alarms-heading">{len(found)} alarm{"s" if len(found) > 1 else ""}</h2>', '<ul class="alarms">']
+    lines = [f'<h2 id="alarms-heading">{counted(len(found), "alarm")}</h2>', '<ul class="alarms">']
     for alarm in found:
         lines += [
             f'<li><h3>{escape(alarm.name)} <span class="figure">({number(alarm.figure, ".3g")})</span></h3>',
@@ -94,10 +95,11 @@ def _name(result: "Result", mode: int) -> str:
 
 
 def modes(result: "Result") -> str:
-    """A row for each mode, heaviest first."""
+    """A row for each mode that was visited, heaviest first; the others are counted."""
     found = result.modes
     rows = []
-    for k in np.argsort(-found.weight, kind="stable")[: MAX_ROWS + 1]:
+    visited = np.flatnonzero(found.visits)
+    for k in visited[np.argsort(-found.weight[visited], kind="stable")]:
         rows.append(
             [
                 _name(result, int(k)),
@@ -110,7 +112,9 @@ def modes(result: "Result") -> str:
         )
     head = ["mode", "weight", "±", "log evidence", "±", "visits", "jumps in", "jumps out", "charts"]
     caption = f"Modes, heaviest first; weights by {result.recommended}, ± one standard error"
-    return long_table(caption, head, rows, "modes", "result.modes")
+    never = len(found) - len(visited)
+    rest = f'\n<p class="note">And {counted(never, "mode")} without a visit.</p>' if never else ""
+    return long_table(caption, head, rows, "modes", "result.modes") + rest
 
 
 def mode_places(result: "Result", distinguishing: DistinguishingParameters) -> str:

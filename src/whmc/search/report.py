@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from whmc._shapes import Array, Bool, Float, Int
+from whmc._words import counted
 from whmc.estimate.missing import NOTICED, MissingMass
 from whmc.keys import child
 from whmc.modes.library import ModeLibrary
@@ -73,18 +74,18 @@ class SearchReport:
 
     def __str__(self) -> str:
         text = [
-            f"search: {self.num_found} modes from {self.num_starts} starts, {self.num_gradients} gradients; "
-            f"{self.missing}"
+            f"search: {counted(self.num_found, 'mode')} from {counted(self.num_starts, 'start')}, "
+            f"{self.num_gradients} gradients; {self.missing}"
         ]
         if self.num_capped:
             text.append(
-                f"search: the library is full at {self.library.size} charts; "
-                f"{self.num_capped} lighter modes were left out"
+                f"search: the library is full at {counted(self.library.size, 'chart')}; "
+                f"{counted(self.num_capped, 'lighter mode')} left out"
             )
         if len(self.spurious):
             text.append(
-                f"search: {len(self.spurious)} modes below the weight floor {LIGHTEST_KEPT_SHARE:g} were left out "
-                f"(together {self.spurious_share.sum():.1g})"
+                f"search: {counted(len(self.spurious), 'mode')} below the weight floor {LIGHTEST_KEPT_SHARE:g} left "
+                f"out (together {self.spurious_share.sum():.1g})"
             )
         if self.dropped:
             text.append(f"search: {tell_dropped(self.dropped)}")
@@ -94,7 +95,7 @@ class SearchReport:
 def tell_dropped(dropped: Mapping[str, int]) -> str:
     """How many descents did not end in a mode, and where they ended."""
     parts = [f"{num} {REASONS[why]}" for why, num in sorted(dropped.items())]
-    return f"{sum(dropped.values())} descents did not end in a mode ({', '.join(parts)})"
+    return f"{counted(sum(dropped.values()), 'descent')} did not end in a mode ({', '.join(parts)})"
 
 
 def finish(state: SearchState, target: Target, key: Array, *, unbounded: bool = False) -> SearchReport:
