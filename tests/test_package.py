@@ -146,6 +146,7 @@ def test_help_loads_no_numerical_package():
 def test_demo_prints_the_table_and_draws_the_picture(capsys, tmp_path):
     assert main(["demo", "--out", str(tmp_path), "--quiet"]) == 0
     out = capsys.readouterr().out
+    assert "ALARM" not in out
     assert "REM" in out and "log evidence -14." in out and "sensor 0 is on its true side" in out
     assert out.rstrip().endswith(f"report:  {tmp_path / 'report.html'}")
     assert (tmp_path / "sensors.png").read_bytes().startswith(b"\x89PNG")

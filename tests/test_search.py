@@ -200,6 +200,8 @@ def light_beside_heavy(num_in_light: int) -> whmc.Target:
 def test_light_modes_are_reported_but_kept_out():
     search = whmc.search_modes(light_beside_heavy(49), finder=whmc.MultiStart(200))
     assert search.library.size == 1 and len(search.spurious) == 1
+    # the curve of the report counts what is kept, as the number of modes that are expected does
+    assert search.discovery[:, 2].max() == search.num_found == 1 and search.state.discovery[-1, 2] == 2
     assert "1 mode below the weight floor" in str(search)
     # 256 importance draws of a Gaussian: each mass to 6 per cent
     assert search.spurious_share[0] == pytest.approx(1e-8, rel=5 * 0.06 * np.sqrt(2))

@@ -48,6 +48,27 @@ def test_no_sideways_scrolling(browser, page, width):
     assert browser.run("document.documentElement.scrollWidth") <= browser.run("window.innerWidth") == width
 
 
+BOXES = """
+(selector => [...document.querySelectorAll(selector)].map(one => one.getBoundingClientRect()).map(
+  box => [box.top, box.bottom, box.left, box.right].map(Math.round)))"""
+
+
+@pytest.mark.parametrize("width", [768, 1000, 1400, 1920])
+@pytest.mark.parametrize("kind", ["figure", ".alarms li", ".facts div"])
+def test_rows_are_full(browser, page, kind, width):
+    """What stands side by side fills its row, and has one height: a page has no holes."""
+    browser.open(page, width=width)
+    boxes = browser.run(f"{BOXES}({kind!r})")
+    ((left, right),) = browser.run(f"{BOXES}('#pictures').map(box => [box[2], box[3]])")
+    rows = [list(row) for _, row in itertools.groupby(boxes, key=lambda box: box[0])]
+    assert rows or kind == ".alarms li"
+    for row in rows:
+        assert len({bottom for _, bottom, _, _ in row}) == 1
+        gaps = [after[2] - before[3] for before, after in itertools.pairwise(row)]
+        assert abs(row[0][2] - left) <= 1 and abs(row[-1][3] - right) <= 1 and all(0 < gap < 30 for gap in gaps)
+    assert all(0 < after[0][0] - before[0][1] < 30 for before, after in itertools.pairwise(rows))
+
+
 def test_every_picture_is_drawn_and_has_a_name(browser, page):
     browser.open(page)
     drawn = browser.run("[...document.images].map(image => image.complete && image.naturalWidth > 100)")

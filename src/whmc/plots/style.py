@@ -1,4 +1,4 @@
-"""How a mode mode_styles, the same in all pictures: a colour and a marker for the heaviest, grey for the rest."""
+"""How a mode looks, the same in all pictures: a colour and a marker for the heaviest, grey for the rest."""
 
 import contextlib
 import dataclasses

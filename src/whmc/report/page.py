@@ -115,7 +115,7 @@ def _pictures(result: "Result") -> str:
 
 def _figure(picture: Picture) -> str:
     where, width, height = address(picture)
-    kind = f' class="wide{" tall" if picture.size[1] > 5.5 else ""}"' if picture.wide else ""
+    kind = ' class="wide"' if picture.wide else ""
     # a picture that may be wider than the screen scrolls, also by the keyboard
     scroll = f' role="region" tabindex="0" aria-label="{escape(picture.title)}"' if picture.wide else ""
     return (

@@ -54,26 +54,30 @@ def _small(
 
 
 def pictures_of(result: "Result") -> Iterator[Picture]:
-    """Every picture that the result has something for, in an order that fills a page of three columns too."""
-    if result.library.num_modes > 1:
+    """Every picture that the result has something for: six small ones, which fill two columns and three, before those
+    that take a row."""
+    several = result.library.num_modes > 1
+    if several:
         yield from _of_modes(result)
     yield _small(
         result, "Evidence", "Log evidence of the whole and of each mode, with two standard errors.",
         alt_text.of_evidence, plots.evidences,
     )  # fmt: skip
-    yield _pairs(result)
     yield _small(
         result, "Energies",
         "Energy of the draws of each mode, all rows scaled to one height; the highest 0.5 % are left out.",
         alt_text.of_energies, plots.energies,
     )  # fmt: skip
+    if several:
+        yield _traces(result)
+    yield _pairs(result)
     yield _small(
         result, "Step sizes", "Step size of the local moves in each chart, in units of the chart's scale.",
         alt_text.of_steps, plots.step_sizes,
     )  # fmt: skip
     if searched(result):
         yield _small(
-            result, "Discovery", "Modes that the search had found, against what it had spent.",
+            result, "Discovery", "Modes worth keeping that the search had found, against what it had spent.",
             alt_text.of_discovery, plots.discovery,
         )  # fmt: skip
 
@@ -94,7 +98,6 @@ def _of_modes(result: "Result") -> Iterator[Picture]:
         result, "Jumps between modes", "Accepted jumps from a mode (row) to another (column), all moves and chains.",
         alt_text.of_jumps, plots.jumps,
     )  # fmt: skip
-    yield _traces(result)
     yield _small(
         result, "Running weights",
         "Share of each mode among the draws so far. Lines that have become level say that the weights have settled.",
@@ -107,7 +110,8 @@ def _traces(result: "Result") -> Picture:
     return Picture(
         "Mode of each draw, chain by chain",
         "A lane for each chain; in a lane a line for each mode, heaviest on top. A long stretch on one line is a chain "
-        "that stays; chains that style alike mix." + ("" if shown == chains else f" The first {shown} of {chains}."),
+        "that stays in one mode. Where all lanes look alike, the chains have mixed."
+        + ("" if shown == chains else f" The first {shown} of {chains}."),
         alt_text.of_traces(result), (9.6, 1.3 + 0.29 * shown), on_axes(plots.label_traces, result), wide=True,
     )  # fmt: skip
 

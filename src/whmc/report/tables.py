@@ -123,7 +123,8 @@ def mode_places(result: "Result", distinguishing: DistinguishingParameters) -> s
     for style in mode_styles(result.modes.weight):
         here = distinguishing.values[distinguishing.label == style.mode]
         if len(here):
-            cells = zip(here.mean(axis=0), here.std(axis=0), strict=True)
+            sd = here.std(axis=0) if len(here) > 1 else np.full(here.shape[1], np.nan)
+            cells = zip(here.mean(axis=0), sd, strict=True)
             rows.append([_name(result, style.mode), *(with_spread(mean, sd) for mean, sd in cells)])
     caption = "Where the modes are: mean ± standard deviation of the parameters that tell them apart most"
     return table(caption, ["mode", *(escape(name) for name in distinguishing.names)], rows)

@@ -72,7 +72,8 @@ class SearchState:
     num_particles: of the populations that were annealed.
     num_given: how many different points were given as starts, if any were.
     flat: points of such modes. stray: points of a population that the chart of the peak they descend to, `stray_owner`,
-        does not cover. dropped, discovery, num_starts, num_independent, num_gradients: as in a `SearchReport`.
+        does not cover. discovery: rows (starts, gradients, peaks). dropped, num_starts, num_independent, num_gradients:
+        as in a `SearchReport`.
     """
 
     max_modes: int

@@ -180,6 +180,8 @@ def report_of(state: OngoingSearch, library: ModeLibrary) -> SearchReport:
     """The report of all searches, for the library as it is now."""
     search = state.search
     mode = _modes_of_peaks(search, library)
+    left_out = {location.tobytes() for location in state.spurious}
+    light = np.array([peak.location.tobytes() in left_out for peak in search.peaks], bool)
     return SearchReport(
         library=library,
         starts=library.charts()[0],
@@ -188,7 +190,7 @@ def report_of(state: OngoingSearch, library: ModeLibrary) -> SearchReport:
         spurious=state.spurious,
         spurious_share=state.spurious_share,
         kept=np.flatnonzero(state.in_library),
-        **account(search, library.num_modes + state.num_capped, state.num_capped, search.missing),
+        **account(search, light, library.num_modes + state.num_capped, state.num_capped, search.missing),
     )
 
 

@@ -47,7 +47,7 @@ class SearchReport:
         start region, of which there were `num_independent`; only these count below.
     spurious: locations of modes below `LIGHTEST_KEPT_SHARE`, with their shares of the mass.
     dropped: ends that were not modes, by reason.
-    discovery: rows (starts, gradients, modes found) in the order of the search.
+    discovery: rows (starts, gradients, modes found that are heavy enough) in the order of the search.
     num_gradients: of everything that the search did. A log density counts as one gradient, a product of the Hessian
         with a vector as two.
     num_found: modes that are heavy enough. num_capped: those of them left out because the library is full.
@@ -127,7 +127,7 @@ def finish(state: SearchState, target: Target, key: Array, *, unbounded: bool = 
         spurious=np.array([state.peaks[k].location for k in spurious]).reshape(-1, target.dim),
         spurious_share=np.exp(log_share[spurious]),
         kept=kept,
-        **account(state, len(heavy), len(heavy) - len(kept), missing),
+        **account(state, light, len(heavy), len(heavy) - len(kept), missing),
     )
 
 
@@ -138,13 +138,20 @@ def missing_mass(state: SearchState, log_mass: Float[np.ndarray, " peaks"]) -> M
     return state.missing_of(log_mass, float(np.logaddexp.reduce(log_mass[unpeaked], initial=-np.inf)))
 
 
-def account(state: SearchState, num_found: int, num_capped: int, missing: MissingMass) -> dict[str, Any]:
-    """The fields of a report that tell what the search cost, and what may be missing beside what was found."""
+def account(
+    state: SearchState, light: Bool[np.ndarray, " peaks"], num_found: int, num_capped: int, missing: MissingMass
+) -> dict[str, Any]:
+    """The fields of a report that tell what the search cost, and what may be missing beside what was found.
+
+    light: the peaks that are too light to keep.
+    """
+    # peaks are numbered as they are found; of those that one batch of descents finds the highest comes first
+    heavy = np.append(0, np.cumsum(~light))
     return {
         "num_found": num_found,
         "num_capped": num_capped,
         "dropped": state.dropped,
-        "discovery": state.discovery,
+        "discovery": np.column_stack([state.discovery[:, :2], heavy[state.discovery[:, 2]]]),
         "num_starts": state.num_starts,
         "num_independent": state.num_independent,
         "num_gradients": state.num_gradients,
