@@ -2,38 +2,84 @@
 
 A page shows what the Python block before printed in a block that begins with ```output; a line `...` in it leaves
 lines out. `python tests/doc_outputs.py PAGE.md ...` runs the examples of pages and rewrites these blocks.
+
+Words have to be the same, and numbers of the same magnitude: draws depend on machines and versions, so a figure that
+is twice as large may be the same run elsewhere, and one that is four times as large describes another whmc.
 """
 
+import math
 import re
 import subprocess
 import sys
 import tempfile
+from decimal import Decimal
 from pathlib import Path
 
 BLOCK = re.compile(r"```(python|output)\n(.*?)```", re.DOTALL)
-NUMBER = re.compile(r"-?\b\d+\.\d*(e[-+]?\d+)?|-?\b\d{3,}\b|\b(nan|inf)\b")
-"""Numbers that depend on random numbers and machines. Integers below a hundred count things and have to be right."""
+NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf)(?!\w)")
+MAGNITUDE = 2.0
+
+SMALLEST = 100
+"""Integers below it count things, such as modes and dimensions, and have to be right."""
+
+LAST_DIGITS = 2
+"""Units of the last digit by which any number may be off: that of an error such as 0.000 has no magnitude."""
+
+OF_SPREAD = 0.1
+"""Standard deviations by which a mean may be off: of 400 effective draws, below which there is an alarm, it is known to
+half of that. Means may be near zero, where they have no magnitude either."""
+
+CLOCK = "seconds:"
+"""Lines that begin so have only words: seconds are up to a hundred times fewer where compiled code has been kept, and
+more where others use the machine."""
 
 END = "--- end of a block of the page ---"
 
 
-def masked(line: str) -> str:
+def words(line: str) -> str:
     """A line without its numbers and without the spaces that depend on their widths."""
-    return re.sub(r"\s+", " ", NUMBER.sub("#", line)).replace("[ ", "[").strip()
+    return re.sub(r"\s+", " ", NUMBER.sub("#", line)).replace("[ ", "[").replace(" ]", "]").strip()
+
+
+def alike(shown: str, printed: str, slack: float = 0.0) -> bool:
+    """Whether two numbers are of one magnitude, or differ by less than shows, or than `slack`."""
+    if shown == printed:
+        return True
+    a, b = float(shown), float(printed)
+    counts = all(one.removeprefix("-").isdigit() for one in (shown, printed))
+    if (counts and max(abs(a), abs(b)) < SMALLEST) or not (math.isfinite(a) and math.isfinite(b)):
+        return False
+    unit = 10.0 ** min(int(Decimal(one).as_tuple().exponent) for one in (shown, printed))
+    near = abs(a - b) <= max(LAST_DIGITS * unit, slack) * (1 + 1e-9)
+    return near or (a * b > 0 and 1 / MAGNITUDE <= a / b <= MAGNITUDE)
+
+
+def same(shown: str, printed: str) -> bool:
+    """Whether a line of a page is what was printed."""
+    if words(shown) != words(printed):
+        return False
+    pairs = list(zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True))
+    if shown.startswith(CLOCK):
+        return True
+    slack = [0.0] * len(pairs)
+    if re.fullmatch(r"\S+( #){4}", words(shown)):  # a parameter: mean, standard deviation, ESS, R-hat
+        slack[-4] = OF_SPREAD * float(pairs[-3][0])
+    return all(alike(a, b, much) for (a, b), much in zip(pairs, slack, strict=True))
 
 
 def not_printed(page: str, printed: str) -> list[str]:
     """The first lines of those pieces of a page's outputs that are not among the printed lines, in this order."""
-    lines = [masked(line) for line in printed.splitlines()]
+    lines = printed.splitlines()
     at, missing = 0, []
     for kind, text in BLOCK.findall(page):
         if kind != "output":
             continue
         for piece in re.split(r"^\.\.\.\n", text, flags=re.MULTILINE):
-            wanted = [masked(line) for line in piece.splitlines()]
-            found = [n for n in range(at, len(lines)) if lines[n : n + len(wanted)] == wanted]
+            wanted = piece.splitlines()
+            places = range(at, len(lines) - len(wanted) + 1)
+            found = [n for n in places if all(map(same, wanted, lines[n : n + len(wanted)]))]
             if wanted and not found:
-                missing.append(piece.splitlines()[0])
+                missing.append(wanted[0])
             elif wanted:
                 at = found[0] + len(wanted)
     return missing
