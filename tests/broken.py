@@ -35,6 +35,16 @@ class Identity(AbstractKernel):
         return state, _info(jnp.ones((), bool))
 
 
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class CutOff(Target):
+    """No density where the score is not finite."""
+
+    def value_and_score(self, position: Array) -> tuple[Array, Array]:
+        value, score = super().value_and_score(position)
+        return jnp.where(jnp.all(jnp.isfinite(score)), value, -jnp.inf), score
+
+
 @pytree
 class Jump(AbstractKernel):
     """The direct jump with k ~ omega, written out term by term; 0 drops a term, 1 keeps it."""

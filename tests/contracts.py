@@ -144,6 +144,16 @@ def problem(name: str) -> Problem:
     return PROBLEMS[name]()
 
 
+def without_slopes(case: Problem, kind: type[whmc.Target] = whmc.Target) -> Problem:
+    """The problem with a score whose first component is NaN where x[0] < -0.5, and the same density."""
+    density = case.target.logdensity
+
+    def logdensity(x: jax.Array) -> jax.Array:
+        return density(x) + jnp.where(x[0] > -0.5, 0 * jnp.sqrt(x[0] + 0.5), 0.0)
+
+    return dataclasses.replace(case, target=kind(logdensity, dim=case.target.dim, starts=case.target.starts))
+
+
 SMALLEST, LARGEST = "line", "three"
 """The problems of least and most dimensions, D = 1 and D = 20; a test holds them to that."""
 

@@ -12,16 +12,18 @@ import whmc
 from broken import (
     AcceptedOnly,
     AdaptingAtEveryStep,
+    CutOff,
     Identity,
     Jump,
     LocalWithoutResponsibility,
     WithoutCouplings,
     WithoutVolume,
 )
-from contracts import NUM_DRAWS, banded, bent, problem, tailed, wrong_libraries
+from contracts import NUM_DRAWS, SMALLEST, banded, bent, problem, tailed, without_slopes, wrong_libraries
 from whmc.kernels import flight
 from whmc.kernels.block import compute_block
 from whmc.kernels.independence import Independence, log_regeneration
+from whmc.kernels.local import LocalHMC
 from whmc.kernels.random import draw_noise
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
 from whmc.testing import invariance_test, reversibility_test, two_scale_pair
@@ -110,6 +112,12 @@ def test_a_fault_of_the_block_alone_is_found(kernel, monkeypatch):
     compute_block.clear_cache()
     report = invariance_test(kernel, case, num_steps=(1, 10), num_draws=NUM_DRAWS)
     compute_block.clear_cache()  # before another test meets the broken one
+    assert not report.passed, str(report)
+
+
+def test_a_density_that_is_cut_off_where_its_score_fails_is_found():
+    case = without_slopes(problem(SMALLEST), CutOff)
+    report = invariance_test(LocalHMC(), case, num_steps=(1, 10), num_draws=NUM_DRAWS)
     assert not report.passed, str(report)
 
 

@@ -26,8 +26,8 @@ GLOSSARY = (DOCS / "reading-a-result.md").read_text()
 
 def alarm_names():
     """The first argument of every Alarm(...) in the source."""
-    tree = ast.parse((ROOT / "src/whmc/estimate/alarms.py").read_text())
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    trees = [ast.parse(path.read_text()) for path in sorted((ROOT / "src/whmc/estimate").glob("alarms*.py"))]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     return [ast.literal_eval(call.args[0]) for call in calls if getattr(call.func, "id", None) == "Alarm"]
 
 

@@ -18,6 +18,7 @@ from contracts import (
     kernels_charts_targets,
     only_these_at_every_change,
     problem,
+    without_slopes,
     wrong_libraries,
 )
 from whmc.testing import invariance_test
@@ -46,6 +47,16 @@ def test_kernel_is_invariant_and_reversible_between_modes(kernel, chart, target)
     assert flow.passed, f"{flow.flow} p = {flow.p_value}"
     if chart == "Gaussian" and kernel in (*JUMPS_ONLY, "independence", "cycle"):
         assert flow.flow.sum() - np.trace(flow.flow) > 0.01 * NUM_DRAWS, flow.flow
+
+
+@pytest.mark.parametrize("kernel", only_these_at_every_change(KERNELS, ["local"]))
+def test_scores_that_fail_leave_a_kernel_exact(kernel):
+    """In .28 of the mass; a kernel that takes the density there for zero fails this: `test_controls.py`."""
+    case = without_slopes(problem(SMALLEST))
+    report = invariance_test(KERNELS[kernel], case, num_steps=(1, 10), num_draws=NUM_DRAWS)
+    assert report.passed, str(report)
+    flow = report.reversibility
+    assert flow.passed, f"{flow.flow} p = {flow.p_value}"
 
 
 @pytest.mark.parametrize("kernel", only_these_at_every_change(KERNELS, []))

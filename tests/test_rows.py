@@ -8,7 +8,7 @@ import pytest
 import whmc
 from whmc.frontends.workers import Message, Workers
 from whmc.modes.curvature import expand
-from whmc.target.rows import ROWS, _evaluate, evaluate_rows
+from whmc.target.rows import ROWS, _evaluate, evaluate_rows, evaluate_slopes
 
 pytestmark = pytest.mark.xdist_group("rows")  # its targets are compiled once, not in every worker
 
@@ -71,6 +71,29 @@ def test_search_batches_reach_worker_processes_that_start_once(monkeypatch):
     half, six = ROWS // 2 * 2 * 8, 3 * 2 * 8
     assert starts == [1]
     assert shares[2:] == [six, six, half, half] * 2  # after the function itself, to each
+
+
+def half_slopeless(x):
+    """`bent`, whose first derivative is NaN where x[1] < 0.3: the root is there a branch that is not taken."""
+    return bent(x) + jnp.where(x[1] > 0.3, 0 * x[0] * jnp.sqrt(x[1] - 0.3), 0.0)
+
+
+def test_slopes_are_there_wherever_the_density_is_and_their_cost_is_told():
+    target, rows = whmc.Target(half_slopeless, dim=3), np.random.default_rng(4).standard_normal((40, 3))
+    below = rows[:, 1] < 0.3
+    raw = np.asarray(jax.vmap(jax.grad(half_slopeless))(jnp.asarray(rows)))
+    assert 5 < below.sum() < 35 and np.array_equal(np.isnan(raw).any(axis=1), below)
+    found, besides = evaluate_slopes(target, rows)
+    np.testing.assert_allclose(found.score, jax.vmap(jax.grad(bent))(jnp.asarray(rows)), rtol=1e-7, atol=1e-8)
+    assert besides == 2 * np.isnan(raw).sum()
+    assert evaluate_slopes(target, rows[~below])[1] == 0
+
+
+def test_curvature_where_slopes_fail_is_that_of_the_density():
+    at = np.array([0.3, -0.7, 0.2])
+    found, whole = expand(whmc.Target(half_slopeless, dim=3), at), expand(whmc.Target(bent, dim=3), at)
+    np.testing.assert_allclose(found.precision, whole.precision, rtol=1e-4, atol=1e-5)
+    assert found.num_gradients > 2 * whole.num_gradients
 
 
 @pytest.mark.parametrize("width", [1.0, 1e3, 1e-4])

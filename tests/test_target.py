@@ -13,6 +13,7 @@ from whmc.kernels.local import LocalHMC
 from whmc.kernels.settings import default_kernel
 from whmc.run.plan import Plan
 from whmc.target.check import find_failure
+from whmc.target.noticed import slopeless
 from whmc.target.price import GRADIENTS_A_STEP, VALUES_A_STEP, Price, duration
 
 
@@ -152,13 +153,15 @@ def test_evaluate_never_lets_nan_or_infinity_through(bad):
     assert not bool(target.evaluate(jnp.array([0.5, 0.0])).failed)
 
 
-def test_minus_infinity_is_no_failure_and_a_bad_gradient_is():
+def test_minus_infinity_is_no_failure_and_a_bad_gradient_costs_no_density():
+    """The force may be any function of the position; a density that is left out is mass that is lost."""
     edge = whmc.Target(lambda x: jnp.where(x[0] > 1, -jnp.inf, normal(x)), dim=1)
     found = edge.evaluate(jnp.array([2.0]))
     assert not bool(found.failed) and float(found.logdensity) == -np.inf
-    kink = whmc.Target(lambda x: -jnp.sqrt(x[0] ** 2), dim=1)
-    found = kink.evaluate(jnp.array([0.0]))
-    assert bool(found.failed) and float(found.logdensity) == -np.inf
+    kink = whmc.Target(lambda x: 3.0 - jnp.sqrt(x[0] ** 2) - x[1], dim=2)
+    found = kink.evaluate(jnp.array([0.0, 1.0]))
+    assert bool(found.failed) and float(found.logdensity) == 2.0
+    np.testing.assert_array_equal(found.score, [0.0, -1.0])  # what is finite is kept
 
 
 def test_check_ticks_a_good_target():
@@ -186,10 +189,11 @@ def test_check_finds_and_counts_bad_gradients_anywhere():
         r"not finite at (\d+) of 256 positions, first for x\[0\] at \[ ?(.*), +(.*)\]", seen
     ).groups()
     assert abs(int(bad) - 128) < 5 * 8  # half of the starts, 5 standard errors
-    assert find_failure(target, np.array([[-1.0, 0.0], [float(first), float(second)], [2.0, 0.0]])).tolist() == [
-        float(first), float(second),
-    ]  # fmt: skip
-    assert find_failure(target, np.array([[-1.0, 0.0]] * 300)) is None
+    draws = np.array([[-1.0, 0.0], [float(first), float(second)], [-2.0, 0.0]])
+    share, at = slopeless(target, draws)
+    assert share == 1 / 3 and at.tolist() == [float(first), float(second)]
+    assert slopeless(target, draws[::2]) == (0.0, None)
+    assert find_failure(target, draws) is None  # nothing is wrong with the density
 
 
 def test_a_failure_is_told_whatever_the_template():
@@ -241,7 +245,7 @@ def test_check_without_starts_looks_at_a_place():
         (lambda x: normal(x.astype(jnp.float32)), (-1.0, 1.0), "remove casts"),
         (lambda x: x[7] + undefined_name, (-1.0, 1.0), "undefined_name"),
         (lambda x: normal(x) + jnp.where(x[0] > 0, jax.lax.stop_gradient(x[0]), 0.0), (-1.0, 1.0), "disagrees with"),
-        (lambda x: jnp.sum(x), (-1.0, 1.0), "does not fall off along x[0]"),
+        (lambda x: jnp.sum(x), (-1.0, 1.0), "does not fall off along x[0] -> inf"),
         (lambda x: -0.5 * x[0] ** 2 + jnp.cos(x[1]), (-1.0, 1.0), "does not fall off along x[1]"),
     ],
 )

@@ -29,6 +29,7 @@ class Stream(enum.IntEnum):
     PROBE = 7
     CHECK = 8
     FAILURE = 9
+    ENDS = 10
 
 
 def stream_key(seed: int, stream: Stream) -> Array:

@@ -24,6 +24,7 @@ from whmc.kernels.base import AbstractKernel, StepInfo
 from whmc.kernels.settings import Role, single_numbers
 from whmc.modes.library import ModeLibrary
 from whmc.search.report import SearchReport
+from whmc.target.noticed import Noticed
 from whmc.target.space import by_chain
 from whmc.target.target import Target
 
@@ -97,8 +98,9 @@ class Result:
     it leaves the target invariant. search: what the search for modes saw, where there was one. work: log evidence by
     the throat's work, where q alone was too poor. num_updates: how often the kernel changed at regenerations;
     num_behind: chains that never regenerated to take the last mode. num_asked: draws that were asked for, of each
-    chain. failed_at: a position where the density fails, if many evaluations did, flat and inside the bounds. settings:
-    what was asked for, and versions. named: constrained values, where these were loaded.
+    chain. failed_at: a position where the density fails, if many evaluations did, flat and inside the bounds. noticed:
+    what else was noticed of the density. settings: what was asked for, and versions. named: constrained values, where
+    these were loaded.
     """
 
     target: Target
@@ -115,6 +117,7 @@ class Result:
     num_failed: int
     seed: int
     failed_at: Float[np.ndarray, " dim"] | None = None
+    noticed: Noticed = dataclasses.field(default_factory=Noticed)
     exact: bool = True
     search: SearchReport | None = None
     work: Evidence | None = None

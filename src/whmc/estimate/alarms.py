@@ -1,4 +1,7 @@
-"""Alarms: what in a result is not to be trusted, by how much, and what to do about it."""
+"""Alarms: what in a result is not to be trusted, by how much, and what to do about it.
+
+Those of the density itself are in `alarms_of_density`.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -357,27 +360,6 @@ def evidences_disagree(estimates: Mapping[str, Evidence]) -> list[Alarm]:
     if not worst:
         return []
     return [Alarm("evidences disagree", worst, message, "Neither is reliable. Increase warmup= and draws=")]
-
-
-FAILED_SHARE = 0.01
-"""Share of evaluations that may fail without an alarm."""
-
-
-def failures(num_failed: int, num_gradients: int, failed_at: Float[np.ndarray, " dim"] | None) -> list[Alarm]:
-    """Evaluations that gave NaN, +inf or a gradient that is not finite, with a position of one if it is known: a number
-    for each coordinate, whatever the target's template."""
-    if num_failed <= FAILED_SHARE * num_gradients:
-        return []
-    where = "" if failed_at is None else f", such as at {np.array2string(failed_at, precision=6, threshold=8)}"
-    return [
-        Alarm(
-            "evaluations failed",
-            num_failed / max(num_gradients, 1),
-            f"{num_failed} of {num_gradients} evaluations gave NaN, +inf or a gradient that is not finite{where}, and "
-            "were rejected",
-            "Find them with print(target.check()), and return -inf outside the support",
-        )
-    ]
 
 
 def _some(modes: np.ndarray) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from whmc.estimate import alarms, moves
+from whmc.estimate import alarms, alarms_of_density, moves
 from whmc.estimate.alarms import Alarm
 from whmc.estimate.parameters import ParameterTable
 from whmc.modes.mixture import chart_squares
@@ -22,6 +22,7 @@ def diagnose(result: "Result") -> tuple[Alarm, ...]:
     chains, draws = result.label.shape
     return (
         *alarms.kernel_inexact(result.exact),
+        *alarms_of_density.improper(result.noticed.improper),
         *alarms.weights_disagree(result.weight_estimates),
         *alarms.one_chain_only(result.label, len(result.modes)),
         *alarms.jumps_rare(result.label, _more_even_weights(result)),
@@ -36,7 +37,14 @@ def diagnose(result: "Result") -> tuple[Alarm, ...]:
             result.evidence, result.label.size, proposes=moves.proposes(result.steps, result.roles)
         ),
         *alarms.evidences_disagree(result.evidence_estimates),
-        *alarms.failures(result.num_failed, result.gradients.warmup + result.gradients.sampling, result.failed_at),
+        *alarms_of_density.failures(
+            result.num_failed,
+            result.gradients.warmup + result.gradients.sampling,
+            result.failed_at,
+            result.noticed.slopeless,
+        ),
+        *alarms_of_density.gradient_fails(result.noticed.slopeless, result.noticed.slopeless_at),
+        *alarms_of_density.at_bound(result.noticed.at_bound),
     )
 
 

@@ -11,7 +11,7 @@ from whmc._shapes import Bool, Float
 from whmc.modes.band import BandShapes, band_product, banded_scale
 from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
 from whmc.modes.mixture import chart_squares
-from whmc.target.rows import evaluate_rows
+from whmc.target.rows import evaluate_rows, evaluate_slopes
 from whmc.target.target import Evaluation, Numbers, Target
 
 FLAT_SHARE = 1e-8
@@ -89,8 +89,8 @@ def expand(
     measure = _diagonal if diagonal else _columns
     share = ROUGH_STEP_SHARE if _rough(target) else STEP_SHARE
     step = share * np.minimum(np.broadcast_to(np.asarray(width, float), location.shape), widest)
-    here = evaluate_rows(target, location[None])
-    precision, spent = np.full((len(step),) * (1 if diagonal else 2), np.nan), 1
+    here, besides = evaluate_slopes(target, location[None])
+    precision, spent = np.full((len(step),) * (1 if diagonal else 2), np.nan), 1 + besides
     wrong = np.ones(len(step), bool)
     for _ in range(MOST_GUESSES):
         found, cost = measure(target, location, step, wrong)
@@ -128,10 +128,10 @@ def _columns(
     dim, columns = len(location), np.flatnonzero(which)
     moves = np.zeros((len(columns), dim))
     moves[np.arange(len(columns)), columns] = step[columns]
-    rise, usable = _rises(target, location, moves)
+    rise, usable, cost = _rises(target, location, moves)
     found = np.full((dim, dim), np.nan)
     found[:, columns] = np.where(usable[:, None], -rise / (2 * step[columns, None]), np.nan).T
-    return found, 2 * len(columns)
+    return found, cost
 
 
 def _diagonal(
@@ -141,10 +141,10 @@ def _diagonal(
     signs = np.random.default_rng(len(location)).choice([-1.0, 1.0], (PROBES, len(location)))
     # all coordinates move at once: shorter, so that the whole move is as long as one alone
     short = step / np.sqrt(len(step))
-    rise, usable = _rises(target, location, signs * short)
+    rise, usable, cost = _rises(target, location, signs * short)
     if not np.any(usable):
-        return np.full(len(location), np.nan), 2 * PROBES
-    return -np.mean((signs * rise)[usable], axis=0) / (2 * short), 2 * PROBES
+        return np.full(len(location), np.nan), cost
+    return -np.mean((signs * rise)[usable], axis=0) / (2 * short), cost
 
 
 def _band(
@@ -156,18 +156,18 @@ def _band(
     no other does, so 2w + 1 pairs of gradients give a band of width w. One pair more, along a random direction, tells
     whether that is all.
     """
-    dim, spent = len(location), 2
+    dim = len(location)
     numbers = np.arange(dim)
     anywhere = np.random.default_rng(dim + 1).standard_normal(dim) * step
-    rise, usable = _rises(target, location, anywhere[None])
+    rise, usable, spent = _rises(target, location, anywhere[None])
     if not np.all(usable):
         return diagonal, None, spent
     for width in (width for width in BAND_WIDTHS if 2 * width + 1 < dim):
         period = 2 * width + 1
         moves = np.zeros((period, dim))
         moves[numbers % period, numbers] = step
-        seen, usable = _rises(target, location, moves)
-        spent += 2 * period
+        seen, usable, cost = _rises(target, location, moves)
+        spent += cost
         if not np.all(usable):
             break
         found, beside = _band_of(-0.5 * seen, step, width)
@@ -194,12 +194,12 @@ def _band_of(
 
 def _rises(
     target: Target, location: Float[np.ndarray, " dim"], moves: Float[np.ndarray, "m dim"]
-) -> tuple[Float[np.ndarray, "m dim"], Bool[np.ndarray, " m"]]:
-    """score(x + h) - score(x - h) for some moves h, and where there is a density on both sides."""
-    found = evaluate_rows(target, np.concatenate([location + moves, location - moves]))
+) -> tuple[Float[np.ndarray, "m dim"], Bool[np.ndarray, " m"], int]:
+    """score(x + h) - score(x - h) for some moves h, where there is a density on both sides, and the evaluations."""
+    found, besides = evaluate_slopes(target, np.concatenate([location + moves, location - moves]))
     ahead, behind = found.score[: len(moves)], found.score[len(moves) :]
     inside = np.isfinite(found.logdensity)
-    return ahead - behind, inside[: len(moves)] & inside[len(moves) :]
+    return ahead - behind, inside[: len(moves)] & inside[len(moves) :], 2 * len(moves) + besides
 
 
 def mended(precision: np.ndarray, *, widest: float) -> Curvature:
@@ -285,7 +285,7 @@ def _require_locations(target: Target, locations: Numbers) -> Float[np.ndarray, 
 def _require_support(locations: Float[np.ndarray, "size dim"], known: Evaluation) -> None:
     if not np.all(np.isfinite(known.logdensity)):
         k = int(np.argmax(~np.isfinite(known.logdensity)))
-        seen = "or its gradient is NaN or infinite" if known.failed[k] else "is -inf"
+        seen = "is NaN or infinite" if known.failed[k] else "is -inf"
         why = "look at print(target.check())" if known.failed[k] else "it lies outside the support; move or remove it"
         raise ValueError(f"the log density {seen} at mode {k}, {locations[k]}: {why}")
 

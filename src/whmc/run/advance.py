@@ -1,5 +1,6 @@
 """What advances a run after its warm-up: blocks of draws, the evidence. Each unit gives a new state."""
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -7,7 +8,8 @@ from functools import partial
 import jax
 import numpy as np
 
-from whmc.estimate.alarms import FAILED_SHARE
+from whmc._shapes import Float
+from whmc.estimate.alarms_of_density import FAILED_SHARE
 from whmc.estimate.annealed_evidence import annealed_evidence, needs_annealing
 from whmc.kernels.random import draw_noise
 from whmc.kernels.settings import uses_scores
@@ -23,10 +25,15 @@ from whmc.run.state import RunState
 from whmc.storage.draws_file import DrawLog
 from whmc.target.check import find_failure
 from whmc.target.counted import counted
+from whmc.target.noticed import at_bounds, slopeless
 from whmc.target.target import Target
 
 FAILURE_DRAWS = 1024
-"""Draws of q among which a position is looked for where the density fails."""
+"""Draws of q among which a position is looked for where the density fails, and draws whose scores are looked at."""
+
+
+BOUND_DRAWS = 100_000
+"""Draws of which the distances to bounds are looked at, which costs no evaluation."""
 
 
 def blocks(state: RunState, target: Target, log: DrawLog, progress: Progress) -> Iterator[RunState]:
@@ -83,11 +90,27 @@ def _with_failure(state: RunState, target: Target) -> RunState:
     return state.charged(Gradients(other=spent.num))
 
 
+def _with_noticed(state: RunState, target: Target, draws: Float[np.ndarray, "chains draws dim"]) -> RunState:
+    """The state with what some of the draws tell of the density: scores that fail, values at their bounds."""
+
+    def thinned(most: int) -> Float[np.ndarray, "n dim"]:
+        every = -(-draws.shape[0] * draws.shape[1] // most)
+        return np.asarray(draws[:, ::every]).reshape(-1, target.dim)  # there may be more than fit into memory
+
+    noticed = dataclasses.replace(state.moment.noticed, at_bound=at_bounds(target, thinned(BOUND_DRAWS)))
+    with counted() as spent:
+        if state.moment.num_failed and uses_scores(state.newest.kernel):
+            share, at = slopeless(target, thinned(FAILURE_DRAWS))
+            noticed = dataclasses.replace(noticed, slopeless=share, slopeless_at=at)
+    return state.charged(Gradients(other=spent.num)).at(noticed=noticed)
+
+
 def finished(
     state: RunState, target: Target, log: DrawLog, settings: dict, progress: Progress
 ) -> tuple[RunState, Result]:
     """The last state of a run and its result."""
     progress.say("evidence", unit="by bridge sampling")
-    state = with_evidence(state, target, result_of(state, target, log, settings), progress)
+    result = result_of(state, target, log, settings)
+    state = _with_noticed(with_evidence(state, target, result, progress), target, result.draws)
     state = _with_failure(state, target)
     return state, result_of(state, target, log, settings)

@@ -51,6 +51,7 @@ def make_result(
         gradients=moment.gradients,
         num_failed=moment.num_failed,
         failed_at=moment.failed_at,
+        noticed=moment.noticed,
         seed=state.plan.seed,
         search=state.search_report,
         work=moment.work,

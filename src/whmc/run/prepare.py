@@ -1,5 +1,6 @@
 """Up to the first draw that counts: the search for modes, then the warm-up, one round at a time."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,7 +10,7 @@ import numpy as np
 from whmc._shapes import Float
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.settings import arrays, default_kernel
-from whmc.keys import Stream, child, stream_key
+from whmc.keys import Stream, child, children, generator, stream_key
 from whmc.modes.library import ModeLibrary
 from whmc.result import Gradients, Timings
 from whmc.run.ahead import CompileAhead, with_room
@@ -25,6 +26,8 @@ from whmc.search.mode_search import SearchState
 from whmc.search.ongoing import OngoingSearch
 from whmc.search.report import SearchReport
 from whmc.target.counted import counted
+from whmc.target.proper import improper_ends
+from whmc.target.rows import logdensities
 from whmc.target.target import Target
 from whmc.warmup import warmup as warming
 from whmc.warmup.warmup import Draws, round_lengths
@@ -73,6 +76,7 @@ def _found_and_started(state: RunState, target: Target, progress: Progress, ahea
     if inputs.library is None or inputs.finder is not None:
         effort = plan.effort if inputs.finder is None else Effort()
         progress.say("search", unit="compiling the density")
+        state = _look_at_ends(state, target)
 
         def tell(search: SearchState, doing: Doing) -> None:
             progress.searching(search, doing, effort.most)
@@ -107,6 +111,32 @@ def _found_and_started(state: RunState, target: Target, progress: Progress, ahea
     seconds = Timings(prepare=time.perf_counter() - began)
     state = state.at(chains=chains).charged(seconds=seconds, num_failed=num_failed)
     return RunState(plan, inputs, Learned(report, search, warmup), state.moment)
+
+
+NUM_LOOKED_AT = 64
+"""Starts of which two are looked at from afar: one call, and a few of them have a density."""
+
+
+def _look_at_ends(state: RunState, target: Target) -> RunState:
+    """The state with the ends of coordinates along which the density has no finite integral; an error where a
+    coordinate has no bound either, so that chains would run to the limits of float64.
+
+    A function outside of JAX may be slow, or raise exceptions at extreme positions: it is not looked at.
+    """
+    if hasattr(target.logdensity, "calls_per_gradient"):
+        return state
+    key_starts, key_axes = children(stream_key(state.plan.seed, Stream.ENDS), 2)
+    points = target.draw_starts(key_starts, NUM_LOOKED_AT)
+    ends, _, _ = improper_ends(target, partial(logdensities, target), points, generator(key_axes))
+    endless = [end.told for end in ends if end.endless]
+    if endless:
+        raise ValueError(
+            f"the log density does not fall off along {' or '.join(endless)}, so it is not a density that can be "
+            "normalised (it is improper): give the parameters bounds, Target(..., bounds=...), or a prior that falls "
+            "off; look at print(target.check())"
+        )
+    noticed = dataclasses.replace(state.moment.noticed, improper=tuple(end.told for end in ends))
+    return state.at(noticed=noticed)
 
 
 def _positions(

@@ -25,6 +25,7 @@ from whmc.run.plan import Inputs, Plan
 from whmc.search import ongoing
 from whmc.search.ongoing import OngoingSearch
 from whmc.search.report import SearchReport
+from whmc.target.noticed import Noticed
 from whmc.warmup.warmup import Warmup, round_lengths
 
 
@@ -100,6 +101,7 @@ class Moment:
     """Where the chains are, how many draws they have, what it has cost.
 
     work: the evidence by annealing, if made. failed_at: a position where the density fails, if many evaluations did.
+    noticed: what else was noticed of the density.
     """
 
     chains: Chains | None = None
@@ -110,6 +112,7 @@ class Moment:
     timings: Timings = Timings()
     work: Evidence | None = None
     failed_at: Float[np.ndarray, " dim"] | None = None
+    noticed: Noticed = dataclasses.field(default_factory=Noticed)
 
 
 @dataclasses.dataclass(frozen=True)

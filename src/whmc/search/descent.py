@@ -10,7 +10,7 @@ from whmc.minimise import TOLERANCE, Energy, Stop, minimise
 from whmc.modes.library import ModeLibrary
 from whmc.search.peak import SAME_MODE_SD, Peak
 from whmc.search.residual import TEMPERATURE, residual_energy
-from whmc.target.rows import evaluate_rows
+from whmc.target.rows import evaluate_slopes
 from whmc.target.target import Target
 
 BATCH = 256
@@ -84,13 +84,16 @@ def descend(
     """
     starts = np.asarray(starts, float)
     farthest, width = farthest_from(starts), widths(starts) if region is None else region
+    besides = 0
 
     def energy(position: Float[np.ndarray, "m dim"], _: Int[np.ndarray, " m"]) -> tuple[np.ndarray, np.ndarray]:
-        found = evaluate_rows(target, position)
+        nonlocal besides
+        found, cost = evaluate_slopes(target, position)
+        besides += cost
         return _limited(-found.logdensity, position, farthest), -found.score
 
     goal = np.full(len(starts), -1)
-    ends = _ends(energy, starts, width, _arrival(peaks, goal, width), tolerance)
+    ends = _with_cost(_ends(energy, starts, width, _arrival(peaks, goal, width), tolerance), besides)
     arrived = goal >= 0
     if np.any(arrived):
         ends.position[arrived] = np.stack([peak.location for peak in peaks])[goal[arrived]]
@@ -103,13 +106,20 @@ def descend_residual(
     """Descents of the residual energy, in which the known modes are taken away."""
     starts = np.asarray(starts, float)
     farthest = farthest_from(starts)
+    besides = 0
 
     def energy(position: Float[np.ndarray, "m dim"], _: Int[np.ndarray, " m"]) -> tuple[np.ndarray, np.ndarray]:
-        found = evaluate_rows(target, position)
+        nonlocal besides
+        found, cost = evaluate_slopes(target, position)
+        besides += cost
         value, slope = residual_energy(found, position, known.library, known.log_evidence, temperature)
         return _limited(value, position, farthest), slope
 
-    return _ends(energy, starts, widths(starts), None, TOLERANCE)
+    return _with_cost(_ends(energy, starts, widths(starts), None, TOLERANCE), besides)
+
+
+def _with_cost(ends: DescentResult, num_gradients: int) -> DescentResult:
+    return dataclasses.replace(ends, num_gradients=ends.num_gradients + num_gradients)
 
 
 def _ends(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NUMBERS = ("num_failed", "seed", "num_updates", "num_behind", "num_asked", "exact")
 MODES = ("weight", "weight_se", "log_evidence", "log_evidence_se", "visits", "jumps_in", "jumps_out", "num_charts")
-OBJECTS = ("library", "kernel", "timings", "gradients", "search", "work", "failed_at", "settings")
+OBJECTS = ("library", "kernel", "timings", "gradients", "search", "work", "failed_at", "noticed", "settings")
 
 
 AXES = ("chain", "draw")

@@ -21,6 +21,7 @@ MAGIC = b"whmc"
 
 CLASSES = {
     "Adaptation": "whmc.run.state",
+    "AtBound": "whmc.target.noticed",
     "Bands": "whmc.modes.band",
     "Bends": "whmc.modes.bend",
     "Chains": "whmc.run.chains",
@@ -42,6 +43,7 @@ CLASSES = {
     "Moment": "whmc.run.state",
     "MultiStart": "whmc.search.finders",
     "OngoingSearch": "whmc.search.ongoing",
+    "Noticed": "whmc.target.noticed",
     "Peak": "whmc.search.peak",
     "Plan": "whmc.run.plan",
     "Residual": "whmc.search.finders",

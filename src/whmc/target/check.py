@@ -17,10 +17,11 @@ from whmc.target.counted import count
 from whmc.target.jumps import NUM_SEGMENTS, find_jump
 from whmc.target.meant import model_of
 from whmc.target.price import Price, is_costly
+from whmc.target.proper import improper_ends
 from whmc.target.starts import describe
 
 if TYPE_CHECKING:
-    from whmc.target.target import Evaluation, Target
+    from whmc.target.target import Target
 
 
 def require_count(name: str, value: Any, least: int) -> None:
@@ -73,24 +74,20 @@ def _values(target: "Target", points: Float[Array, "n dim"]) -> Float[Array, " n
     return jax.vmap(target)(points)
 
 
-@partial(jax.jit, static_argnums=0)
-def _evaluations(target: "Target", points: Float[Array, "n dim"]) -> "Evaluation":
-    return jax.vmap(target.evaluate)(points)
-
-
 AT_ONCE = 256
 """Points that are evaluated together."""
 
 
 def find_failure(target: "Target", points: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " dim"] | None:
-    """The first of some flat positions at which the evaluation fails (see `Target.evaluate`), flat and inside the
-    bounds, which `check(at=...)` takes; None if there is none."""
+    """The first of some flat positions at which the density is NaN or +inf, flat and inside the bounds, which
+    `check(at=...)` takes; None if there is none."""
     with jax.enable_x64(True), target.user_errors():
         for begin in range(0, len(points), AT_ONCE):
             part = np.asarray(points[begin : begin + AT_ONCE], float)
             padded = jnp.full((AT_ONCE, target.dim), jnp.nan).at[: len(part)].set(part)
             count(len(part))
-            failed = np.asarray(_evaluations(target, padded).failed)[: len(part)]
+            values = np.asarray(_values(target, padded))[: len(part)]
+            failed = np.isnan(values) | (values == np.inf)
             if failed.any():
                 return np.asarray(target.inside(jnp.asarray(part[np.argmax(failed)])))
     return None
@@ -150,9 +147,6 @@ NUM_ALONE = 16
 
 NUM_COMPARED = 8
 """Points at which gradients are compared with differences of values."""
-
-NUM_AXES = 16
-"""Coordinates along which tails are followed, at most."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -327,25 +321,21 @@ class _Walk:
         )
 
     def tails(self) -> tuple[bool, str]:
-        """log pi + log r must fall along a coordinate, r being the distance: otherwise pi has no finite integral."""
-        best = np.asarray(self.points)[np.argmax(np.where(self.usable, self.values, -np.inf))]
-        dim = len(best)
-        axes = np.arange(dim) if dim <= NUM_AXES else np.sort(generator(self.keys[2]).permutation(dim)[:NUM_AXES])
-        # no powers of ten: a function with a period would look constant
-        radii = np.pi * 10.0 ** np.arange(5, 13) * (1 + np.max(np.abs(best)))
-        steps = np.zeros((2, len(axes), len(radii), dim))
-        for n, axis in enumerate(axes):
-            steps[0, n, :, axis], steps[1, n, :, axis] = radii, -radii
-        far = np.asarray(_values(self.target, jnp.asarray((best + steps).reshape(-1, dim))))
-        near, beyond = np.split(far.reshape(2, len(axes), -1) + np.log(radii), 2, axis=-1)
-        endless = np.any(np.isfinite(beyond) & (beyond >= np.max(near, axis=-1, keepdims=True)), axis=(0, 2))
-        if endless.any():
-            name = self.target.coordinates[int(axes[np.argmax(endless)])]
+        """Whether the density has a finite integral along both ends of each coordinate."""
+
+        def values(points: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
+            return np.asarray(_values(self.target, jnp.asarray(points)))
+
+        rng = generator(self.keys[2])
+        ends, num, _ = improper_ends(self.target, values, np.asarray(self.points), rng)
+        if ends:
             return False, (
-                f"the density does not fall off along {name}, so it has no finite integral: give bounds, or a prior"
+                f"the density does not fall off along {' or '.join(end.told for end in ends)}, so it has no finite "
+                "integral (it is improper): give bounds, or a prior that falls off there"
             )
-        return True, "the density falls off along " + (
-            "every coordinate" if len(axes) == dim else f"{len(axes)} of {dim} coordinates"
+        dim = self.target.dim
+        return True, "the density falls off along both ends of " + (
+            "every coordinate" if num == dim else f"{num} of {dim} coordinates"
         )
 
     def dtype(self) -> tuple[bool, str]:

@@ -38,15 +38,17 @@ class Evaluation:
 def made_safe(logdensity: Float[Any, "*n"], score: Float[Any, "*n dim"], xp: Any = jnp) -> Evaluation:
     """The only door through which densities and scores reach a chain.
 
-    A density that is NaN or +inf, or a score that is not finite, counts as failed, and as density zero with zero score:
-    still a fixed function of the position, so integrators that pass over such a point stay reversible, and no chain
-    ever stops there. What is safe already stays as it is. xp: `numpy` on the host.
+    A density that is NaN or +inf counts as density zero with zero score. Where the density is finite it is kept, and
+    components of its score that are not finite count as zero: a force may be any fixed function of the position, so
+    integrators stay reversible and keep volume, and no mass is cut off. Both have failed. What is safe already stays as
+    it is. xp: `numpy` on the host.
     """
-    usable = xp.isfinite(logdensity) & xp.all(xp.isfinite(score), axis=-1)
+    finite = xp.isfinite(logdensity)
+    usable = finite[..., None] & xp.isfinite(score)
     return Evaluation(
-        xp.where(usable, logdensity, -xp.inf),
-        xp.where(usable[..., None], score, 0.0),
-        ~usable & (logdensity != -xp.inf),
+        xp.where(finite, logdensity, -xp.inf),
+        xp.where(usable, score, 0.0),
+        (logdensity != -xp.inf) & ~xp.all(usable, axis=-1),
     )
 
 
