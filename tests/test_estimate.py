@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from whmc.estimate import alarms
+from whmc.estimate import alarms, alarms_of_density
 from whmc.estimate.evidence import NOTHING, Evidence
 from whmc.estimate.missing import MissingMass
 from whmc.estimate.parameters import ParameterTable
@@ -22,6 +22,7 @@ from whmc.estimate.weights import (
     standard_error,
     with_floor,
 )
+from whmc.target.noticed import AtBound
 
 THREE = np.array([0.6, 0.3, 0.1])
 
@@ -302,6 +303,10 @@ HALVES = np.array([0.5, 0.5])
 APART, CLOSE = {"a": weighing(0.5), "b": weighing(0.5455, 0.0)}, {"a": weighing(0.5), "b": weighing(0.5445, 0.0)}
 
 
+def crowded(share):
+    return [AtBound("p", 1.0, share)]
+
+
 @pytest.mark.parametrize(
     ("alarm", "bad", "good", "name", "figure"),
     [
@@ -354,8 +359,18 @@ APART, CLOSE = {"a": weighing(0.5), "b": weighing(0.5455, 0.0)}, {"a": weighing(
             0.01,
         ),
         (judged, (NOTHING,), (Evidence(3.0, 0.0, 1.0, "bridge"),), "no evidence", np.nan),
-        (alarms.failures, (11, 1000, np.array([1.5, 2.0])), (10, 1000, None), "evaluations failed", 0.011),
-        (alarms.failures, (1, 0, None), (0, 0, None), "evaluations failed", 1),
+        (alarms_of_density.failures, (11, 1000, np.ones(2), 0.0), (10, 1000, None, 0.0), "evaluations failed", 0.011),
+        (alarms_of_density.failures, (1, 0, None, 0.0), (0, 0, None, 0.0), "evaluations failed", 1),
+        (alarms_of_density.failures, (11, 1000, np.ones(2), 0.5), (11, 1000, None, 0.5), "evaluations failed", 0.011),
+        (alarms_of_density.gradient_fails, (0.001, np.ones(2)), (0.0, None), "gradient not finite", 0.001),
+        (
+            alarms_of_density.at_bound,
+            ([AtBound("p", 1.0, 0.0011)],),
+            ([AtBound("p", 1.0, 0.001)],),
+            "bound reached",
+            0.0011,
+        ),
+        (alarms_of_density.improper, (("x -> 0", "x -> inf"),), ((),), "improper", 2),
     ],
 )
 def test_alarm_is_raised_where_it_must_and_not_before(alarm, bad, good, name, figure):

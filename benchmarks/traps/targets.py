@@ -170,7 +170,7 @@ def plateau(seed):
 
 def single(seed):
     """Two Gaussians in single precision: the casts limit every difference of energies."""
-    whole = gaussians([0.6, 0.4], np.r_[np.full((1, 5), 300.0), np.full((1, 5), 308.0)], [0.05, 0.5], (290.0, 315.0))
+    whole = gaussians([0.6, 0.4], np.r_[np.full((1, 5), 300.0), np.full((1, 5), 308.0)], [0.3, 0.5], (290.0, 315.0))
     density = whole.target.logdensity
     target = whmc.Target(lambda x: density(x.astype(jnp.float32)).astype(jnp.float32), dim=5, starts=(290.0, 315.0))
     return shape("float32", target, 0.0, whole.statistics, whole.expected, 2)
@@ -206,32 +206,39 @@ DATA = np.array([-1.2, -0.4, 0.3, 0.9, 2.1])
 
 
 def narrow_component(seed):
-    """Five data, each of a unit Gaussian or of one with place m and width s: a cusp where m is a datum and s small."""
+    """Five data of an even mixture of N(m, 1) and N(n, s²), s < 10: a cusp at s = 0 wherever n is a datum.
 
-    def log_likelihood(m, s, xp):
-        unit = -0.5 * DATA**2
-        own = -0.5 * ((DATA - m) / s) ** 2 - xp.log(s)
-        return xp.sum(xp.logaddexp(unit, own), axis=-1)
+    The likelihood is a sum over which data belong to which component, and all but s integrates in closed form.
+    """
 
-    def at(s):
-        """The integral over m, with nodes as near to each datum as s asks for."""
-        near = (DATA[:, None] + s * np.sinh(np.linspace(-9, 9, 2001))).ravel()
-        nodes = np.unique(np.r_[np.linspace(-10, 10, 2001), near[np.abs(near) < 10]])
-        return np.trapezoid(np.exp(log_likelihood(nodes[:, None], s, np)), nodes)
+    def whole(some, s):
+        """∫ Π N(y; n, s²) dn over (-10, 10)."""
+        k = len(some)
+        if k == 0:
+            return 20.0
+        sd, mean = s / np.sqrt(k), np.mean(some)
+        log = -0.5 * np.sum((some - mean) ** 2) / s**2 - (k - 1) * np.log(s * np.sqrt(2 * np.pi)) - 0.5 * np.log(k)
+        return np.exp(log) * (ndtr((10 - mean) / sd) - ndtr((-10 - mean) / sd))
 
     def mass(low, high):
         """Over log s, where the integrand is smooth; below e^-30 nothing is left."""
-        points, weights = np.polynomial.legendre.leggauss(120)
-        logs = 0.5 * (high - low) * points + 0.5 * (high + low)
-        return 0.5 * (high - low) * sum(w * at(np.exp(one)) * np.exp(one) for w, one in zip(weights, logs, strict=True))
+        points, weights = np.polynomial.legendre.leggauss(200)
+        sizes = np.exp(0.5 * (high - low) * points + 0.5 * (high + low))
+        each = np.array([sum(whole(DATA[one], 1.0) * whole(DATA[~one], s) for one in subsets) for s in sizes])
+        return 0.5 * (high - low) * np.sum(weights * each * sizes)
 
+    subsets = np.array(list(itertools.product((False, True), repeat=len(DATA))))
     cuts = np.array([-30.0, np.log(0.1), np.log(0.5), np.log(10.0)])
-    masses = np.array([mass(low, high) for low, high in itertools.pairwise(cuts)])
-    target = whmc.Target(lambda x: log_likelihood(x[0], x[1], jnp), dim=2, bounds=([-10.0, 0.0], [10.0, 10.0]))
+    masses = np.array([mass(low, high) for low, high in itertools.pairwise(cuts)]) / 2 ** len(DATA)
+
+    def logdensity(x):
+        first, second = -0.5 * (DATA - x[0]) ** 2, -0.5 * ((DATA - x[1]) / x[2]) ** 2 - jnp.log(x[2])
+        return jnp.sum(jnp.logaddexp(first, second) - np.log(2 * np.sqrt(2 * np.pi)))
 
     def statistics(x):
-        return {"weight": jnp.stack([x[1] < 0.1, x[1] < 0.5]).astype(x.dtype)}
+        return {"weight": jnp.stack([x[2] < 0.1, x[2] < 0.5]).astype(x.dtype)}
 
+    target = whmc.Target(logdensity, dim=3, bounds=([-10.0, -10.0, 0.0], [10.0, 10.0, 10.0]))
     return shape("cusp", target, np.log(masses.sum()), statistics, {"weight": np.cumsum(masses)[:2] / masses.sum()})
 
 
