@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import whmc
-from whmc.estimate.alarms import failures
+from whmc.estimate.alarms_of_density import failures
 from whmc.kernels.local import LocalHMC
 from whmc.kernels.settings import default_kernel
 from whmc.run.plan import Plan
@@ -204,7 +204,7 @@ def test_a_failure_is_told_whatever_the_template():
     at = find_failure(target, points)
     assert at == pytest.approx([1 / (1 + np.exp(-3.0))])
     assert not target.check(at=at).passed and not target.check(at=target.unflatten(jnp.array([3.0]))).passed
-    (alarm,) = failures(1, 1, at)
+    (alarm,) = failures(1, 1, at, 0.0)
     assert "such as at [0.952574]" in alarm.message
 
 
