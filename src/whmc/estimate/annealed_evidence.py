@@ -32,7 +32,7 @@ NUM_PATHS = 1024
 """Draws annealed each way, or a few less: as many of each chain."""
 
 AT_ONCE = 64
-"""Paths of one call: enough that a call costs little beside them, few enough to tell how far it is."""
+"""Paths of one call at most: enough that a call costs little beside them, few enough to tell how far it is."""
 
 MIN_THROAT = 32
 """Annealing steps at least; twice those of the jumps, if these take more."""
@@ -67,22 +67,25 @@ def annealed_evidence(
     num = size[0] * size[1]
     inward = (jnp.asarray(some.reshape(-1, dim)), jax.random.split(keys[0], num))
     ways = (_inward, inward), (_outward, (jax.random.split(keys[1], num),))
+    num_calls = -(-num // AT_ONCE)
+    at_once = -(-num // num_calls)  # as few as make calls of one size, whose last may repeat a path
     tell(0, 2 * num)
     # compiled first: what remains goes at one speed, from which the time left can be told
     compiled = [
-        way.lower(target, library, *(_part(row, 0) for row in rows), throat, stride).compile() for way, rows in ways
+        way.lower(target, library, *(_part(row, 0, at_once) for row in rows), throat, stride).compile()
+        for way, rows in ways
     ]
     tell(0, 2 * num)
     works: list[list[np.ndarray]] = [[], []]
     for n, (_, rows) in enumerate(ways):
-        for first in range(0, num, AT_ONCE):
-            work = compiled[n](target, library, *(_part(row, first) for row in rows), throat, stride)
+        for first in range(0, num, at_once):
+            work = compiled[n](target, library, *(_part(row, first, at_once) for row in rows), throat, stride)
             works[n].append(np.asarray(work))
-            tell(n * num + min(first + AT_ONCE, num), 2 * num)
+            tell(n * num + min(first + at_once, num), 2 * num)
     there, back = (np.concatenate(parts)[:num].reshape(size) for parts in works)
     found = acceptance_ratio(back, there)
     # a gradient a step and one at the start of each path; and one at the end of those that come out of the throat
-    num_gradients = num * (2 * (throat + 1) + 1)
+    num_gradients = num_calls * at_once * (2 * (throat + 1) + 1)
     return dataclasses.replace(found, method="the throat's work", num_gradients=num_gradients)
 
 
@@ -93,9 +96,9 @@ def _thinned(draws: Float[np.ndarray, "chains draws dim"]) -> Float[np.ndarray, 
     return np.asarray(draws[:, np.linspace(0, num - 1, each).astype(int)])
 
 
-def _part(rows: Array, first: int) -> Array:
-    """`AT_ONCE` of the rows; the last of them again where there are not as many."""
-    return rows[jnp.minimum(jnp.arange(first, first + AT_ONCE), len(rows) - 1)]
+def _part(rows: Array, first: int, num: int) -> Array:
+    """So many of the rows; the last of them again where there are not as many."""
+    return rows[jnp.minimum(jnp.arange(first, first + num), len(rows) - 1)]
 
 
 @jax.jit
