@@ -168,6 +168,15 @@ def test_numbers_of_outputs_have_to_have_their_magnitude(agrees, shown, printed)
     assert (not_printed(page.replace(shown, printed), shown) == []) == agrees
 
 
+def test_lines_that_the_glossary_explains_are_those_of_the_quickstart():
+    """Which are compared with what is printed."""
+    explained = re.findall(
+        r"^(?:- )?`((?:search|gradients|acceptance|log evidence|\d+ chains).*?)`", GLOSSARY, re.MULTILINE
+    )
+    shown = (DOCS / "quickstart.md").read_text()
+    assert len(explained) == 5 and [line for line in explained if f"\n{line}" not in shown] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_outputs_are_marked_as_outputs(page):
     """So that they are compared with what is printed."""
