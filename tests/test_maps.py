@@ -10,6 +10,7 @@ import pytest
 import whmc
 from contracts import CHARTS, only_these_at_every_change, problem
 from whmc.kernels.leapfrog import Motion, leapfrog
+from whmc.kernels.random import Noise
 from whmc.kernels.trajectory import Flight, jump
 from whmc.modes.chart import apply
 from whmc.target.target import Evaluation
@@ -54,6 +55,33 @@ def test_leapfrog_retraces_and_keeps_volume(name):
     np.testing.assert_allclose(-back_p, momentum, atol=1e-9)
     size = len(momentum)
     jacobian = jax.jit(jax.jacfwd(lambda xp: jnp.concatenate(flow(xp[:size], xp[size:]))))(
+        jnp.concatenate([start, momentum])
+    )
+    assert abs(float(jnp.linalg.slogdet(jacobian)[1])) < 1e-8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_local_flight_retraces_and_keeps_volume(name):
+    """The leg that `LocalHMC` flies, in the coordinates of its chart."""
+    target, library, _, momentum = _start(name)
+    chart, kernel = library.chart(0), whmc.LocalHMC(num_steps=5)
+    start = jax.random.normal(jax.random.key(1), momentum.shape)
+
+    @jax.jit
+    def flow(z, p):
+        # the first uniform number takes the first chart, the second a factor of one for the step
+        noise = Noise(jnp.array([1e-300, 0.45, 0.5]), p)
+        here = whmc.init(chart.unwhiten(z), target, library)
+        leg = kernel.fly(kernel.begin(noise, here, target, library), target, library)
+        return apply(chart.inverse_scale, leg.motion.displacement), leg.momentum, leg.label
+
+    z, p, label = flow(start, momentum)
+    assert label == 0 and float(jnp.max(jnp.abs(z - start))) > 0.05
+    back_z, back_p, _ = flow(z, -p)
+    np.testing.assert_allclose(back_z, start, atol=1e-9)
+    np.testing.assert_allclose(-back_p, momentum, atol=1e-9)
+    size = len(momentum)
+    jacobian = jax.jit(jax.jacfwd(lambda zp: jnp.concatenate(flow(zp[:size], zp[size:])[:2])))(
         jnp.concatenate([start, momentum])
     )
     assert abs(float(jnp.linalg.slogdet(jacobian)[1])) < 1e-8

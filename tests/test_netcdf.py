@@ -8,6 +8,7 @@ import pytest
 
 import whmc
 from reported import exact
+from whmc.report import write_report
 from whmc.testing import gaussian_mixture
 
 
@@ -71,6 +72,20 @@ def test_there_is_no_energy_to_be_mistaken_for_that_of_the_dynamics(result):
     """`az.bfmi` takes `energy` for the energy of Hamiltonian dynamics; minus the log density is not."""
     stats = result.to_arviz()["sample_stats"]
     assert "energy" not in stats.data_vars and "lp" in stats.data_vars
+
+
+def test_a_template_of_which_evaluations_fail_is_looked_at_and_saved(tmp_path):
+    """A whole run, half of whose proposals are where the density is NaN; the alarm tells one of them."""
+    target = whmc.Target(lambda p: jnp.where(p["a"] > 0.0, jnp.nan, -0.5 * p["a"] ** 2), template={"a": 0.0})
+    library = whmc.ModeLibrary.from_charts(np.array([[-0.1]]), np.ones((1, 1, 1)))
+    result = whmc.sample(
+        target, modes=library, kernel=whmc.Independence(), chains=2, draws=40, warmup=0, progress=False
+    )
+    write_report(result, tmp_path / "report.html")
+    for one in (result, whmc.load(result.save(tmp_path / "result.nc"))):
+        (alarm,) = (alarm for alarm in one.alarms if alarm.name == "evaluations failed")
+        assert 0.2 < alarm.figure < 0.8 and one.failed_at.shape == (1,) and one.failed_at[0] > 0
+        assert f"such as at [{one.failed_at[0]:.6f}".rstrip("0") in alarm.message and alarm.message in one.summary()
 
 
 def test_modes_are_where_they_were_within_bounds(result, tmp_path):

@@ -64,14 +64,30 @@ def test_a_block_makes_the_moves_of_the_default_cycle():
     _agree(CYCLE, problem("rotated"), wrong_libraries(problem("rotated").library)["shifted"])
 
 
+def _two_charts_of_a_mode(library):
+    location, scale, log_weight, step_size = wrong_libraries(library)["duplicated"].charts()
+    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=[0, 1, 0], capacity=4)
+
+
+KINDS = CHARTS | {"several of a mode": _two_charts_of_a_mode}
+
+
 @pytest.mark.ci
-@pytest.mark.parametrize("charts", [*CHARTS, "several of a mode"])
+@pytest.mark.parametrize("charts", KINDS)
 def test_a_block_makes_the_moves_of_every_kernel_with_every_kind_of_chart(charts):
     case = problem("rotated")
-    library = CHARTS[charts](case.library) if charts in CHARTS else wrong_libraries(case.library)["duplicated"]
+    library = KINDS[charts](case.library)
     trace = _agree(ALL, case, library)
     accepted = [np.mean(info.accepted) for info in trace.info]
     assert np.mean(np.array(accepted) > 0) > 0.7, accepted  # a move that is always refused shows little
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("kernel", ["local", "throat", "trajectory", "blackjax"])
+def test_a_block_makes_the_moves_of_a_kernel_that_is_alone(kernel):
+    """It then has one stage, the two legs of one flight, or no flight at all: each is another way through the block."""
+    case = problem("rotated")
+    _agree(KERNELS[kernel], case, case.library)
 
 
 @pytest.mark.ci

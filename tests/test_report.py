@@ -129,6 +129,10 @@ def test_names_of_users_are_text(pages):
     assert SCRIPT not in text and "&lt;script&gt;alert(1)&lt;/script&gt;" in text and "$y_$ &amp; more" in text
 
 
+def test_traces_say_how_mixed_chains_look(pages):
+    assert "Where all lanes look alike, the chains have mixed." in pages["two"].read_text()
+
+
 def test_tables_hold_the_numbers(results, pages):
     result, text = results["two"], pages["two"].read_text()
     for k in range(2):

@@ -297,7 +297,7 @@ def test_modes_of_a_template_are_brought_home():
     template = {"place": np.zeros(2), "size": np.zeros(())}
     target = whmc.Target(
         lambda p: -0.5 * jnp.sum((jnp.sort(p["place"]) - jnp.array([-2.0, 3.0])) ** 2) - jnp.log(p["size"]) ** 2,
-        template=template, bounds={"size": (0.0, None)}, symmetries=whmc.Exchange("place"),
+        template=template, bounds={"size": (0.0, None)}, symmetries=[whmc.Exchange("place")],
     )  # fmt: skip
     folded, library = _folded(target, [{"place": [3.0, -2.0], "size": 1.0}], seed=0)
     assert library.num_modes == 1
