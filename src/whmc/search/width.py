@@ -48,8 +48,8 @@ def width_limit(
     starts = target.draw_starts(key_starts, num)
     heights = logdensities(target, starts)
     peaks, log_mass = [state.peaks[k] for k in hit.tolist()], log_mass[hit]
-    share = np.exp(log_mass - np.logaddexp.reduce(log_mass))
-    owner = np.argmax(log_components_of(chart_library(peaks, np.log(share)), starts), axis=0)
+    share = np.exp(log_mass - np.logaddexp.reduce(log_mass))  # may underflow, so charts are weighed by logs
+    owner = np.argmax(log_components_of(chart_library(peaks, log_mass), starts), axis=0)
     claimed, hits = np.bincount(owner, minlength=len(hit)) / num, state.independent_hits[hit]
     if np.sum(np.minimum(claimed, hits / state.num_independent)) < LEAST_OVERLAP:
         return np.nan, num

@@ -44,6 +44,13 @@ SLOWEST = 0.01
 LEAST_EXPONENT = 0.01
 """Of ε r that is told from rounding."""
 
+DEEP = 30.0
+"""Nats: an end that lies lower than a point on its line by so much is reached by one draw of 1e13."""
+
+FLOOR = 300.0
+"""And lower by so much it is no end of the density but of float64: transforms of bounded values keep a share from
+becoming zero, at 2e-308, so that the density is constant from there on."""
+
 MOST_COORDINATES = 64
 """That are followed, six evaluations each."""
 
@@ -60,8 +67,8 @@ class End(NamedTuple):
 
 
 class Improper(NamedTuple):
-    """An end along which there is no finite integral: in words, and whether the coordinate has no bound at all, so that
-    chains would go as far as float64 does."""
+    """An end along which there is no finite integral: in words, and whether the coordinate has no bound at all, and the
+    end is not deep down, so that chains would go as far as float64 does."""
 
     told: str
     endless: bool
@@ -105,23 +112,29 @@ def improper_ends(
 ) -> tuple[list[Improper], int, int]:
     """Ends along which π has no finite integral, how many coordinates were looked at, and the evaluations.
 
-    values: log densities at flat positions. points: draws of any law with a density. An end has to fail on the line
-    through two of them, the second of which is looked at only there.
+    values: log densities at flat positions. points: draws of any law with a density. An end has to fail on the lines
+    through the highest two of them, the second of which is looked at only there.
     """
     heights = values(points)
-    inside = points[np.isfinite(heights)]
-    if len(inside) == 0:
+    highest = np.argsort(-np.where(np.isfinite(heights), heights, -np.inf), kind="stable")[:2]
+    highest = highest[np.isfinite(heights[highest])]
+    if len(highest) == 0:
         return [], 0, len(points)
     dim = target.dim
     axes = np.arange(dim) if dim <= MOST_COORDINATES else np.sort(rng.permutation(dim)[:MOST_COORDINATES])
     ends = [end for n in axes.tolist() for end in ends_of(target, n)]
     spent = len(points)
-    for point in (inside[0], inside[-1]):
-        lines = np.concatenate([_along(point, end) for end in ends]) if ends else np.zeros((0, dim))
+    for n in highest.tolist():
+        lines = np.concatenate([_along(points[n], end) for end in ends]) if ends else np.zeros((0, dim))
         height = values(lines).reshape(-1, 3)
         spent += len(lines)
-        ends = [end for end, row in zip(ends, height, strict=True) if _diverges(end, row)]
-    return [_told(target, end) for end in ends], len(axes), spent
+        diverging = [
+            (end, bool(row[2] > heights[n] - DEEP))
+            for end, row in zip(ends, height, strict=True)
+            if _diverges(end, row) and row[2] > heights[n] - FLOOR
+        ]
+        ends, near = [end for end, _ in diverging], [near for _, near in diverging]
+    return [_told(target, *one) for one in zip(ends, near, strict=True)], len(axes), spent
 
 
 def _along(point: Float[np.ndarray, " dim"], end: End) -> Float[np.ndarray, "3 dim"]:
@@ -148,6 +161,6 @@ def _diverges(end: End, height: Float[np.ndarray, " 3"]) -> bool:
     return bool((first - second) / (gaps[1] - gaps[0]) * end.distances[2] < LEAST_EXPONENT)
 
 
-def _told(target: "Target", end: End) -> Improper:
+def _told(target: "Target", end: End, near: bool) -> Improper:
     name = target.coordinates[end.coordinate]
-    return Improper(f"{name} -> {end.limit:g}", not end.bounded)
+    return Improper(f"{name} -> {end.limit:g}", near and not end.bounded)
