@@ -16,11 +16,9 @@ from whmc.kernels.independence import AbstractIndependence
 from whmc.kernels.settings import Role, move_roles
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture
-from whmc.modes.overlap import SHARED, joined, with_overlapping_joined
 from whmc.paper.darting import DartingMC, RegenerationDartingMC
 from whmc.paper.metric import MetricWormhole
 from whmc.paper.network import NetworkWormhole
-from whmc.testing import gaussian_mixture
 
 # modes that overlap
 
@@ -59,34 +57,6 @@ def test_charts_that_overlap_are_one_mode_with_the_same_weight_again(covered_thr
         assert abs(result.modes.weight[1] - LIGHTER) < 5 * result.modes.weight_se[1] < 0.05
         assert {alarm.name for alarm in result.alarms} <= {"few effective draws"}
     assert first.modes.num_charts[0] > 1 and first.label.max() == 1
-
-
-@pytest.mark.parametrize(("gap", "modes"), [(1.0, 1), (2.0, 1), (3.0, 2), (5.0, 2)])
-def test_two_gaussians_are_one_mode_where_they_have_one_peak(gap, modes):
-    case = gaussian_mixture([0.5, 0.5], [[0.0, 0.0], [gap, 0.0]], np.tile(np.eye(2), (2, 1, 1)))
-    draws = case.draw(np.random.default_rng(0), 4000)[0].reshape(4, 1000, 2)
-    assert with_overlapping_joined(case.library, draws).num_modes == modes
-
-
-def test_a_mode_that_was_never_visited_stays_a_mode():
-    """All that its chart has is what its tail takes of the other mode's draws; its weight tells the difference."""
-    case = gaussian_mixture([0.7, 0.3], [[0.0, 0.0], [3.5, 0.0]], np.tile(np.eye(2), (2, 1, 1)))
-    draws = np.random.default_rng(1).standard_normal((4, 1000, 2))
-    assert with_overlapping_joined(case.library, draws).num_modes == 2
-
-
-def test_modes_that_share_all_draws_are_joined_one_after_another():
-    """Three charts in one place, and one elsewhere; only pairs are compared."""
-    shares = np.repeat([[1 / 3, 1 / 3, 1 / 3, 0.0], [0.0, 0.0, 0.0, 1.0]], 50, axis=0).T
-    weight = np.array([1, 1, 1, 3]) / 6
-    np.testing.assert_array_equal(joined(np.arange(4), shares, weight), [0, 0, 0, 1])
-
-
-@pytest.mark.parametrize(("less", "modes"), [(SHARED / 2 - 0.01, 2), (SHARED / 2 + 0.01, 1)])
-def test_modes_are_joined_from_a_share_of_the_lighter_ones_draws(less, modes):
-    """Of two equal modes, each draw belongs to the other with this responsibility: a share of twice as much."""
-    shares = np.repeat([[1 - less, less], [less, 1 - less]], 50, axis=0).T
-    assert len(set(joined(np.arange(2), shares, np.full(2, 0.5)))) == modes
 
 
 # roles

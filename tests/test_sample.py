@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import whmc
+from basin_truth import shares
 from contracts import only_these_at_every_change, problem
 from unchecked import unchecked
 from whmc.kernels.block import compute_block
@@ -46,12 +47,8 @@ def test_weights_from_one_mode(name):
     case = problem(name)
     initial = np.tile(case.locations[0], (16, 1))
     result = whmc.sample(case.target, modes=case.locations, seed=3, initial=initial, draws=1000)
-    # overlapping modes: the truth for the labels that the run itself gives
-    draws = case.draw(np.random.default_rng(0), 100_000)[0]
-    components = jax.vmap(lambda x: whmc.init(x, case.target, result.library).label)(jnp.asarray(draws))
-    size = result.library.size
-    truth = np.bincount(np.asarray(components), minlength=size) / len(draws)
-    error = np.sqrt(result.modes.weight_se**2 + truth * (1 - truth) / len(draws))
+    truth, error = shares(result, case.draw(np.random.default_rng(0), 20_000)[0])
+    error = np.hypot(result.modes.weight_se, error)
     assert np.all(np.abs(result.modes.weight - truth) < 5 * error), (result.modes.weight, truth, error)
     assert np.all(result.modes.weight_se < 0.02)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import whmc
-from whmc.modes.mixture import log_components_of
+from basin_truth import shares
 from whmc.testing import (
     Problem,
     eggbox,
@@ -20,22 +20,9 @@ from whmc.testing import (
 )
 
 
-def truth_of_labels(case: Problem, result: whmc.Result, num: int = 100_000) -> tuple[np.ndarray, np.ndarray]:
-    """Shares of exact draws under the run's own labels, with errors: the truth also where modes overlap."""
-    rng = np.random.default_rng(99)
-    counts = np.zeros(result.library.num_modes)
-    chunk = max(500, 4_000_000 // case.target.dim**2)
-    for start in range(0, num, chunk):
-        draws = case.draw(rng, min(chunk, num - start))[0]
-        chart = log_components_of(result.library, draws).argmax(axis=0)
-        counts += np.bincount(result.library.mode_of[chart], minlength=len(counts))
-    shares = counts / num
-    return shares, np.sqrt(shares * (1 - shares) / num)
-
-
 def assert_right(case: Problem, result: whmc.Result, *, se: float = 0.02) -> None:
     """Weights within five standard errors, log evidence within four, both errors small."""
-    truth, error = truth_of_labels(case, result)
+    truth, error = shares(result, case.draw(np.random.default_rng(99), min(100_000, 1_000_000 // case.target.dim))[0])
     table = result.modes
     assert np.all(np.abs(table.weight - truth) < 5 * np.hypot(table.weight_se, error) + 1e-4), (table.weight, truth)
     assert np.all(table.weight_se < se)

@@ -158,10 +158,11 @@ def minimise(
     width: Float[np.ndarray, " dim"],
     stop: Stop | None = None,
     tolerance: float = TOLERANCE,
+    most: int = MAX_EVALUATIONS,
 ) -> Minima:
     """Descents from all starts.
 
-    width: of the region of interest in each coordinate.
+    width: of the region of interest in each coordinate. most: evaluations of each.
     """
     num, dim = starts.shape
     x = np.array(starts, float)
@@ -203,7 +204,7 @@ def minimise(
             if np.any(up):
                 direction[good[up]] = -(width**2) * g[good[up]] * (FIRST_STEP / _norms(g[good[up]] * width))[:, None]
             step[good] = 1.0
-        ended |= spent[rows] >= MAX_EVALUATIONS
+        ended |= spent[rows] >= most
         rows = rows[~ended]
     return Minima(x, f, np.sqrt(np.maximum(hessians.diagonal(), 0.0)), able, int(spent.sum()))
 

@@ -14,6 +14,7 @@ import numpy as np
 from whmc._shapes import Bool, Float, Int
 from whmc.estimate import moves, summary
 from whmc.estimate.alarms import Alarm, weights_disagree
+from whmc.estimate.basins import NOWHERE, VALLEY, Basins, Partition, corrected, correction
 from whmc.estimate.diagnosis import diagnose
 from whmc.estimate.evidence import Evidence
 from whmc.estimate.modes import ModeDraws, ModeTable
@@ -37,8 +38,8 @@ def _added(one: Any, other: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Timings:
-    """Seconds of each phase: the search for modes, charts and starts, compiling the block, warm-up, sampling, and the
-    evidence by annealing."""
+    """Seconds of each phase: the search for modes, charts and starts, compiling the block, warm-up, sampling, telling
+    the modes apart, and the evidence by annealing."""
 
     search: float = 0.0
     prepare: float = 0.0
@@ -46,6 +47,7 @@ class Timings:
     warmup: float = 0.0
     sampling: float = 0.0
     evidence: float = 0.0
+    modes: float = 0.0
 
     def __add__(self, other: "Timings") -> "Timings":
         return _added(self, other)
@@ -63,8 +65,9 @@ class Gradients:
 
     search: descents, annealed population, polish and masses, also of searches that went on later. warmup: its steps.
     sampling: all steps, also of draws that were not kept, and fresh starts at regenerations. evidence: annealing for
-    the log evidence. other: charts of modes that were given, which image of each mode is kept where there are
-    symmetries, whether charts may bend, first states of chains, and where the density fails, if it often does.
+    the log evidence. modes: ascents from draws, and paths between peaks, which tell the modes apart. other: charts of
+    modes that were given, which image of each mode is kept where there are symmetries, whether charts may bend, first
+    states of chains, and where the density fails, if it often does.
 
     A position counts also where it is not finite, and where it was evaluated just before. A function outside of JAX is
     called for neither; else once each, or 2 D + 1 times where its gradient is made of differences. Not counted is what
@@ -77,6 +80,7 @@ class Gradients:
     warmup: int = 0
     sampling: int = 0
     evidence: int = 0
+    modes: int = 0
     other: int = 0
 
     def __add__(self, other: "Gradients") -> "Gradients":
@@ -92,12 +96,16 @@ class Gradients:
 class Result:
     """Draws and what is known of them.
 
+    A mode is a set of peaks of the density without a valley of `valley` nats between them: see `basins`, and
+    `with_valley` for another.
+
     draws: (chains, draws, dim), unconstrained. chart: of each draw the chart with the largest responsibility.
     logdensity, log_mixture: log pi and log q there. steps: for each move of the kernel its StepInfo, arrays (chains,
     draws); roles: what each move is for. library, kernel: as they were at the end. exact: whether the kernel says that
-    it leaves the target invariant. search: what the search for modes saw, where there was one. work: log evidence by
-    the throat's work, where q alone was too poor. num_updates: how often the kernel changed at regenerations;
-    num_behind: chains that never regenerated to take the last mode. num_asked: draws that were asked for, of each
+    it leaves the target invariant. search: what the search for modes saw, where there was one. basins: peaks, and which
+    of them draws lead to; None: modes are told by charts alone. work: log evidence by the throat's work, where q alone
+    was too poor. num_updates: how often the kernel changed at regenerations; num_behind: chains that never regenerated
+    to take the last mode. num_asked: draws that were asked for, of each
     chain. failed_at: a position where the density fails, if many evaluations did, flat and inside the bounds. noticed:
     what else was noticed of the density. settings: what was asked for, and versions. named: constrained values, where
     these were loaded.
@@ -120,6 +128,8 @@ class Result:
     noticed: Noticed = dataclasses.field(default_factory=Noticed)
     exact: bool = True
     search: SearchReport | None = None
+    basins: Basins | None = None
+    valley: float = VALLEY
     work: Evidence | None = None
     num_updates: int = 0
     num_behind: int = 0
@@ -128,33 +138,67 @@ class Result:
     named: Mapping[str, np.ndarray] | None = None
 
     @cached_property
+    def partition(self) -> Partition:
+        """Which peaks and which charts make up each mode."""
+        return Partition.of_charts(self.library.mode_of) if self.basins is None else self.basins.partition(self.valley)
+
+    @property
+    def num_modes(self) -> int:
+        return self.library.num_modes if self.basins is None else self.partition.num_modes
+
+    def with_valley(self, nats: float) -> "Result":
+        """The same result with modes that only valleys of so many nats part. It costs no evaluation."""
+        if not nats > 0:
+            raise ValueError(f"the valley between two modes must be > 0 nats, got {nats}: {VALLEY:g} unless told")
+        if self.basins is None:
+            raise ValueError("modes are told by charts alone here: finish the run, with whmc.resume() if it was stored")
+        library = self.library.of_modes(self.basins.partition(nats).of_chart)
+        return dataclasses.replace(self, valley=float(nats), library=library)
+
+    @cached_property
     def label(self) -> Int[np.ndarray, "chains draws"]:
-        """The mode of each draw."""
-        return self.library.mode_of[self.chart]
+        """The mode of each draw: that of its chart, or, where an ascent was made from it, of the peak it reached."""
+        label = self.partition.of_chart[self.chart]
+        if self.basins is not None and len(self.basins.row):
+            known = self.basins.end != NOWHERE
+            chain, draw = self.basins.row[known].T
+            label[chain, draw] = self.partition.of_peak[self.basins.end[known]]
+        return label
 
     @cached_property
     def modes(self) -> ModeTable:
         """The modes with their weights and errors."""
+        return ModeTable.of(self)
+
+    @cached_property
+    def weights(self) -> Weights:
+        """Of the modes: by charts, which are known well, with what ascents from draws add."""
         weights = self.weight_estimates[self.recommended]
-        return ModeTable.of(self.library, self.target, weights, self.evidence, self.label, self.jumps)
+        if self.basins is None:
+            return weights
+        return corrected(weights, correction(self.basins, self.partition, self.chart, weights.weight))
 
     @cached_property
     def weight_estimates(self) -> dict[str, Weights]:
-        """Mode weights in up to three ways, which must agree: see `alarms`."""
-        size = self.library.num_modes
+        """Mode weights by charts in up to three ways, which must agree: see `alarms`."""
+        return self._estimates_of(self.partition)
+
+    def weights_of(self, partition: Partition) -> Weights:
+        """The weights of other modes, by charts alone."""
+        estimates = self._estimates_of(partition)
+        return estimates[_recommended(estimates)]
+
+    def _estimates_of(self, partition: Partition) -> dict[str, Weights]:
+        size, of_chart = partition.num_modes, partition.of_chart
         # flows of several kernels, seen from other charts, do not add up
         frozen = self.num_updates == 0
-        flow = moves.flow_of(self.steps, self.roles, self.library.mode_of, size) if frozen else None
-        return moves.weights_of(self.label, size, flow, self.tours)
+        flow = moves.flow_of(self.steps, self.roles, of_chart, size) if frozen else None
+        return moves.weights_of(of_chart[self.chart], size, flow, self.tours)
 
     @property
     def recommended(self) -> str:
         """The balance of jumps, whose error is least, unless it contradicts the plain occupancy."""
-        estimates = self.weight_estimates
-        pair = {name: one for name, one in estimates.items() if name != "tours"}
-        if "balance" not in pair or weights_disagree(pair):
-            return "occupancy"
-        return min(pair, key=lambda name: float(np.sum(pair[name].se ** 2)))
+        return _recommended(self.weight_estimates)
 
     @cached_property
     def tours(self) -> Tours | None:
@@ -187,12 +231,12 @@ class Result:
     @cached_property
     def jumps(self) -> Int[np.ndarray, "modes modes"]:
         """Accepted changes of mode, from (row) and to (column), by all moves that propose them."""
-        return moves.jumps_of(self.steps, self.library.mode_of, self.library.num_modes)
+        return moves.jumps_of(self.steps, self.partition.of_chart, self.partition.num_modes)
 
     @cached_property
     def jumped(self) -> Bool[np.ndarray, "chains draws"]:
         """Whether a move from one mode to another was accepted in a step."""
-        return moves.jumped(self.steps, self.library.mode_of)
+        return moves.jumped(self.steps, self.partition.of_chart)
 
     @cached_property
     def round_trips(self) -> Int[np.ndarray, " chains"]:
@@ -265,14 +309,16 @@ class Result:
         return dataclasses.replace(self, draws=moved, named=None)
 
     def mode(self, number: int) -> ModeDraws:
-        """The draws of one mode."""
-        if not 0 <= number < self.library.num_modes:
-            raise IndexError(f"there is no mode {number}: the modes are 0 to {self.library.num_modes - 1}")
+        """The draws of one mode. Those between modes belong to the mode of their chart, unless an ascent was made: so
+        their share may differ from the weight."""
+        if not 0 <= number < self.num_modes:
+            raise IndexError(f"there is no mode {number}: the modes are 0 to {self.num_modes - 1}")
         here = self.label == number
         return ModeDraws(
             number=number,
             weight=float(self.modes.weight[number]),
             weight_se=float(self.modes.weight_se[number]),
+            share=float(here.mean()),
             location=self.modes.location[number],
             chain=np.nonzero(here)[0],
             draws=self.draws[here],
@@ -302,3 +348,10 @@ class Result:
 
     def _repr_html_(self) -> str:
         return summary.as_html(self)
+
+
+def _recommended(estimates: Mapping[str, Weights]) -> str:
+    pair = {name: one for name, one in estimates.items() if name != "tours"}
+    if "balance" not in pair or weights_disagree(pair):
+        return "occupancy"
+    return min(pair, key=lambda name: float(np.sum(pair[name].se ** 2)))

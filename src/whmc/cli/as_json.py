@@ -19,9 +19,12 @@ def as_json(result: Result) -> dict[str, Any]:
                 "log_evidence": table.log_evidence[k],
                 "log_evidence_se": table.log_evidence_se[k],
                 "location": table.location[k].tolist(),
+                "peaks": table.peaks[k],
+                "pass": table.pass_[k],
             }
             for k in range(len(table))
         ],
+        "notes": list(table.notes),
         "log_evidence": result.log_evidence,
         "log_evidence_se": result.log_evidence_se,
         "parameters": {

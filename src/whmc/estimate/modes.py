@@ -1,7 +1,8 @@
 """What a result says of its modes: the table, and the draws of one."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -9,20 +10,35 @@ import numpy as np
 
 from whmc._shapes import Float, Int
 from whmc._words import counted
-from whmc.estimate.evidence import Evidence
+from whmc.estimate.basins import VALLEY, Partition
+from whmc.estimate.dip import FAR
 from whmc.estimate.weights import Weights
-from whmc.modes.library import ModeLibrary
-from whmc.target.target import Target
+
+if TYPE_CHECKING:
+    from whmc.result import Result
 
 SHOWN = 40
 """Modes that are printed, the heaviest; the table has them all."""
+
+OVERLAP = 3.0
+"""Nats: modes with a shallower valley overlap, so that it matters where the border between them is drawn."""
+
+BORDERS = ((2.0, 0.002), (np.inf, 0.001))
+"""For passes below so many nats, how much the share of a basin differed at most between five kinds of ascent, over 34
+pairs of Gaussians of other shapes and sizes."""
+
+NOTED = 4
+"""Pairs of modes that overlap, and modes with several peaks, that are told; the others are counted."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ModeTable:
     """A row for each mode: where it is, how heavy, its share of the evidence, how often visited, jumps in and out.
 
-    location: as `modes=` takes it, a flat position inside the target's bounds.
+    location: the highest peak, or of a mode without one the highest point that an ascent reached, as `modes=` takes it:
+    a flat position inside the target's bounds. peaks: how many it has, as far as ascents have shown; a ring or a funnel
+    has none. pass_: the valley, in nats, towards the mode that is easiest to reach; infinite where none is near. notes:
+    which modes overlap, and which have several peaks, in words.
     """
 
     location: Float[np.ndarray, "size dim"]
@@ -34,35 +50,30 @@ class ModeTable:
     jumps_in: Int[np.ndarray, " size"]
     jumps_out: Int[np.ndarray, " size"]
     num_charts: Int[np.ndarray, " size"]
+    peaks: Int[np.ndarray, " size"]
+    pass_: Float[np.ndarray, " size"]
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        library: ModeLibrary,
-        target: Target,
-        weights: Weights,
-        evidence: Evidence,
-        label: Int[np.ndarray, "chains draws"],
-        jumps: Int[np.ndarray, "size size"],
-    ) -> "ModeTable":
-        """A mode is where its heaviest chart is, and its evidence is its weight's share of the whole."""
-        size, mode_of = library.num_modes, library.mode_of
-        log_weight = np.asarray(library.log_weight)[: library.size]
-        heaviest = [max(np.flatnonzero(mode_of == k), key=log_weight.__getitem__) for k in range(size)]
-        with jax.enable_x64(True):
-            location = np.asarray(target.inside(jnp.asarray(np.asarray(library.location)[heaviest])))
+    def of(cls, result: "Result") -> "ModeTable":
+        """A mode's evidence is its weight's share of the whole."""
+        partition, weights, evidence = result.partition, result.weights, result.evidence
+        size = partition.num_modes
         with np.errstate(divide="ignore", invalid="ignore"):
             log_share, relative = np.log(weights.weight), weights.se / weights.weight
         return cls(
-            location=location,
+            location=_locations(result),
             weight=weights.weight,
             weight_se=weights.se,
             log_evidence=evidence.log_evidence + log_share,
             log_evidence_se=np.hypot(evidence.se, relative),
-            visits=np.bincount(label.ravel(), minlength=size),
-            jumps_in=jumps.sum(axis=0),
-            jumps_out=jumps.sum(axis=1),
-            num_charts=np.bincount(mode_of, minlength=size),
+            visits=np.bincount(result.label.ravel(), minlength=size),
+            jumps_in=result.jumps.sum(axis=0),
+            jumps_out=result.jumps.sum(axis=1),
+            num_charts=np.bincount(partition.of_chart, minlength=size),
+            peaks=partition.peaks,
+            pass_=partition.depth.min(axis=1, initial=np.inf),
+            notes=tuple(notes(partition, weights)) if result.basins is not None else (),
         )
 
     @property
@@ -79,6 +90,10 @@ class ModeTable:
         rest = [(lighter, counted(lighter, "lighter mode")), (never, f"{counted(never, 'mode')} without a visit")]
         return [words for number, words in rest if number]
 
+    def counts(self, k: int) -> tuple[str, str, str]:
+        """Visits, peaks and pass of a mode, to be printed."""
+        return str(self.visits[k]), str(self.peaks[k]), nats(self.pass_[k])
+
     def __len__(self) -> int:
         return len(self.weight)
 
@@ -86,24 +101,81 @@ class ModeTable:
         return f"ModeTable({counted(len(self), 'mode')})"
 
     def __str__(self) -> str:
-        lines = ["mode   weight      ±   log evidence      ±     visits  jumps in  jumps out"]
+        lines = ["mode   weight      ±   log evidence      ±     visits  jumps in  jumps out  peaks   pass"]
         for k in self.shown:
             lines.append(
                 f"{k:4d}   {self.weight[k]:.4f}  {self.weight_se[k]:.4f}  {self.log_evidence[k]:12.3f}"
                 f"  {self.log_evidence_se[k]:.3f}   {self.visits[k]:8d}"
-                f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}"
+                f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}  {self.peaks[k]:5d}  {nats(self.pass_[k]):>5s}"
             )
-        return "\n".join([*lines, *(f"   and {line}" for line in self.left_out)])
+        return "\n".join([*lines, *(f"   and {line}" for line in self.left_out), *self.notes])
+
+
+def nats(valley: float) -> str:
+    """A valley in words: deep ones are not looked at closely."""
+    return "-" if np.isinf(valley) else f">{FAR:g}" if valley >= FAR else f"{valley:.2f}"
+
+
+def notes(partition: Partition, weights: Weights) -> Iterator[str]:
+    """Which modes overlap, and which have several peaks: the heaviest, and how many more."""
+    weight = weights.weight
+    first, second = np.nonzero(np.triu(partition.depth < OVERLAP, 1))
+    order = np.argsort(-np.minimum(weight[first], weight[second]), kind="stable")
+    for a, b in zip(first[order[:NOTED]].tolist(), second[order[:NOTED]].tolist(), strict=True):
+        yield _overlap(a, b, partition, float(weight[a] + weight[b]))
+    if len(order) > NOTED:
+        yield f"{counted(len(order) - NOTED, 'more pair')} of lighter modes overlap."
+    several = np.flatnonzero(partition.peaks > 1)
+    several = several[np.argsort(-weight[several], kind="stable")]
+    for k in several[:NOTED].tolist():
+        between = f"{partition.peaks[k]} peaks with at most {partition.inner[k]:.2f} nats between them"
+        yield f"Mode {k} has {between}: one mode."
+    if len(several) > NOTED:
+        yield f"{counted(len(several) - NOTED, 'more mode')} with several peaks."
+
+
+def _overlap(a: int, b: int, partition: Partition, total: float) -> str:
+    fall, depth = partition.fall[a, b], partition.depth[a, b]
+    if fall >= VALLEY:
+        what = f"the pass between them is {fall:.1f} nats below the lower peak"
+        border = f"another border would move them by up to {next(m for f, m in BORDERS if fall < f):.3f}"
+    else:
+        what = (
+            f"the pass between them is only {fall:.1f} nats below the lower peak, but the density of the draws falls "
+            f"by {depth:.1f} nats on the way"
+        )
+        border = "how far another border would move them is not known"
+    return (
+        f"Modes {a} and {b} overlap: {what}. Their weights say from which draws one climbs to which peak; {border}. "
+        f"Their sum, {total:.3f}, does not depend on it."
+    )
+
+
+def _locations(result: "Result") -> Float[np.ndarray, "modes dim"]:
+    """The highest peak of each mode; where modes are told by charts alone, the heaviest chart."""
+    library, target, partition = result.library, result.target, result.partition
+    if result.basins is not None:
+        location = result.basins.location[partition.highest]
+    else:
+        log_weight = library.charts().log_weight
+        heaviest = [
+            max(np.flatnonzero(partition.of_chart == k), key=log_weight.__getitem__) for k in range(partition.num_modes)
+        ]
+        location = library.charts().location[heaviest]
+    with jax.enable_x64(True):
+        return np.asarray(target.inside(jnp.asarray(location)))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class ModeDraws:
     """The draws of one mode, all chains together, and from which chain each is. draws: unconstrained. values: as named
-    and constrained. location: as in `ModeTable`."""
+    and constrained. location: as in `ModeTable`. share: of all draws, which is not the weight where modes overlap, or
+    where weights are known better than from visits."""
 
     number: int
     weight: float
     weight_se: float
+    share: float
     location: Float[np.ndarray, " dim"]
     chain: Int[np.ndarray, " n"]
     draws: Float[np.ndarray, "n dim"]
@@ -115,4 +187,5 @@ class ModeDraws:
 
     def __repr__(self) -> str:
         size = counted(len(self), "draw")
-        return f"ModeDraws(mode {self.number}: {size}, weight {self.weight:.4f} ± {self.weight_se:.4f})"
+        weight = f"weight {self.weight:.4f} ± {self.weight_se:.4f}"
+        return f"ModeDraws(mode {self.number}: {size}, {self.share:.4f} of all; {weight})"

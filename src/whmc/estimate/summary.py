@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def size_of_run(result: "Result") -> str:
     """Chains, draws, dimension and modes."""
     chains, draws, dim = result.draws.shape
-    size, charts = result.library.num_modes, result.library.size
+    size, charts = result.num_modes, result.library.size
     several = f" ({counted(charts, 'chart')})" if charts > size else ""
     folded = result.target.fold is not None
     images = f", one of {len(result.target.group)} images of each" if folded else ""
@@ -30,7 +30,7 @@ def summary(result: "Result") -> str:
     """Alarms first, then the modes, the evidence, the parameters, how the moves did, what it cost."""
     lines = [f"ALARM {alarm}" for alarm in result.alarms]
     lines += [size_of_run(result), str(result.modes), evidence_line(result)]
-    if result.library.num_modes > 1:
+    if result.num_modes > 1:
         lines.append(f"weights by {result.recommended}; round trips {int(result.round_trips.sum())}")
     lines.append(str(result.parameters))
     if result.search is not None:
@@ -50,13 +50,14 @@ def _moves(result: "Result") -> list[str]:
 
 def _cost(result: "Result") -> list[str]:
     seconds, spent = result.timings, result.gradients
-    rest = "".join(f" + {num} {name}" for name, num in (("evidence", spent.evidence), ("other", spent.other)) if num)
+    more = (("evidence", spent.evidence), ("modes", spent.modes), ("other", spent.other))
+    rest = "".join(f" + {num} {name}" for name, num in more if num)
     annealed = f", evidence {seconds.evidence:.1f}" if spent.evidence else ""
     return [
         f"gradients: {spent.search} search + {spent.warmup} warm-up + {spent.sampling} sampling{rest}; "
         f"failed evaluations: {result.num_failed}",
         f"seconds: search {seconds.search:.1f}, prepare {seconds.prepare:.1f}, compile {seconds.compile:.1f}, "
-        f"warm-up {seconds.warmup:.1f}, sampling {seconds.sampling:.1f}{annealed}",
+        f"warm-up {seconds.warmup:.1f}, sampling {seconds.sampling:.1f}{annealed}, modes {seconds.modes:.1f}",
     ]
 
 
@@ -74,8 +75,9 @@ def as_html(result: "Result") -> str:
         [
             f"<ul>{alarms}</ul>" if alarms else "",
             f"<p>{escape(size_of_run(result))}<br>{escape(evidence_line(result))}</p>",
-            _table(("mode", "weight", "±", "log evidence", "±", "visits"), _mode_rows(result)),
+            _table(("mode", "weight", "±", "log evidence", "±", "visits", "peaks", "pass"), _mode_rows(result)),
             *(f"<p>and {line}</p>" for line in result.modes.left_out),
+            *(f"<p>{escape(line)}</p>" for line in result.modes.notes),
             _table(("parameter", "mean", "sd", "ESS", "R-hat"), _parameter_rows(result)),
         ]
     )
@@ -85,7 +87,7 @@ def _mode_rows(result: "Result") -> Iterator[Sequence[str]]:
     modes = result.modes
     for k in modes.shown:
         weight, evidence = (modes.weight[k], modes.weight_se[k]), (modes.log_evidence[k], modes.log_evidence_se[k])
-        yield str(k), *(f"{x:.4f}" for x in weight), *(f"{x:.3f}" for x in evidence), str(modes.visits[k])
+        yield str(k), *(f"{x:.4f}" for x in weight), *(f"{x:.3f}" for x in evidence), *modes.counts(k)
 
 
 def _parameter_rows(result: "Result") -> Iterator[Sequence[str]]:

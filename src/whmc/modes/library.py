@@ -321,6 +321,12 @@ class ModeLibrary:
         rows = (self.location, self.scale, self.log_weight, self.step_size)
         return Charts(*(np.array(row, float)[:size] for row in rows))
 
+    def of_modes(self, mode: Int[np.ndarray, " size"]) -> "ModeLibrary":
+        """The same charts, of other modes. Not under jit."""
+        padded = np.zeros(self.capacity, self.mode.dtype)
+        padded[: len(mode)] = mode
+        return dataclasses.replace(self, mode=jax.device_put(padded))
+
     def rebuilt(self) -> "ModeLibrary":
         """The same charts, checked again and in the dtype in force."""
         return self.padded(self.capacity)

@@ -79,7 +79,7 @@ def of_evidence(result: "Result") -> str:
 
 def of_running(result: "Result") -> str:
     half = result.label[:, : max(result.label.shape[1] // 2, 1)]
-    size = result.library.num_modes
+    size = len(result.modes)
     then, now = (np.bincount(part.ravel(), minlength=size) / part.size for part in (half, result.label))
     moved = int(np.argmax(np.abs(now - then)))
     return (

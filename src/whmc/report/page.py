@@ -1,5 +1,6 @@
 """`write_report`: the page, put together and written."""
 
+import dataclasses
 from collections.abc import Mapping
 from html import escape
 from importlib import metadata, resources
@@ -62,7 +63,7 @@ def page(result: "Result", name: str | None = None) -> str:
 
 
 def _heading(result: "Result", name: str | None) -> str:
-    size, dim = result.library.num_modes, result.draws.shape[-1]
+    size, dim = result.num_modes, result.draws.shape[-1]
     found = f"{counted(size, 'mode')} in {counted(dim, 'dimension')}"
     return found if name is None else f"{name}: {found}"
 
@@ -81,7 +82,7 @@ def _subtitle(result: "Result") -> str:
 def _sections(result: "Result") -> dict[str, tuple[str, str]]:
     """Title and body of each section, under its address."""
     modes = [tables.modes(result)]
-    if result.library.num_modes > 1:
+    if result.num_modes > 1:
         modes.append(tables.mode_places(result, DistinguishingParameters.of(result)))
     return {
         "overview": ("Overview", tables.facts(_facts(result))),
@@ -93,7 +94,7 @@ def _sections(result: "Result") -> dict[str, tuple[str, str]]:
 
 
 def _facts(result: "Result") -> dict[str, str]:
-    evidence, size = result.evidence, result.library.num_modes
+    evidence, size = result.evidence, result.num_modes
     error = ".1g" if evidence.se < 5e-4 else ".3f"
     found = {
         "log evidence": f"{number(evidence.log_evidence, '.3f')} ± {number(evidence.se, error)}",
@@ -128,13 +129,15 @@ def _figure(picture: Picture) -> str:
 def _run(result: "Result") -> str:
     """All that it takes to do the same again, and what it cost."""
     timings = result.timings
-    seconds = {n: f"{getattr(timings, n):.2f}" for n in ("search", "prepare", "compile", "warmup", "sampling", "total")}
+    phases = (*(field.name for field in dataclasses.fields(timings)), "total")
+    seconds = {name: f"{getattr(timings, name):.2f}" for name in phases}
     moves = {f"acceptance of {name}": f"{rate:.3f}" for name, rate in result.acceptance.items()}
     counts = {
         "gradients of the search": result.gradients.search,
         "gradients while warming up": result.gradients.warmup,
         "gradients while sampling": result.gradients.sampling,
         "gradients for the evidence": result.gradients.evidence,
+        "gradients to tell the modes apart": result.gradients.modes,
         "other gradients": result.gradients.other,
         "failed evaluations": result.num_failed,
         "regenerations": result.num_regenerations,

@@ -56,7 +56,7 @@ def _small(
 def pictures_of(result: "Result") -> Iterator[Picture]:
     """Every picture that the result has something for: six small ones, which fill two columns and three, before those
     that take a row."""
-    several = result.library.num_modes > 1
+    several = result.num_modes > 1
     if several:
         yield from _of_modes(result)
     yield _small(
@@ -122,8 +122,8 @@ def _pairs(result: "Result") -> Picture:
     several = "Some of the draws by mode, in the parameters with the largest share of variance between modes."
     alone = "Some of the draws" + (f", in the first {size} parameters." if size < len(result.parameters) else ".")
     return Picture(
-        "Parameters that tell the modes apart" if result.library.num_modes > 1 else "Parameters",
-        several if result.library.num_modes > 1 else alone,
+        "Parameters that tell the modes apart" if result.num_modes > 1 else "Parameters",
+        several if result.num_modes > 1 else alone,
         alt_text.of_pairs(result, distinguishing),
         (1.9 * size, 1.7 * size) if size > 2 else ((5.8, 4.6) if size == 2 else SMALL),
         lambda figure: plots.pairs(figure, result, distinguishing), wide=size > 2,

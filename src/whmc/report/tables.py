@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whmc._words import counted
+from whmc.estimate.modes import nats
 from whmc.plots.pairs import DistinguishingParameters
 from whmc.plots.style import mode_styles
 from whmc.report.alt_text import number
@@ -108,13 +109,16 @@ def modes(result: "Result") -> str:
                 number(float(found.log_evidence[k]), ".3f"),
                 number(float(found.log_evidence_se[k]), ".3f"),
                 *(str(counts[k]) for counts in (found.visits, found.jumps_in, found.jumps_out, found.num_charts)),
+                str(found.peaks[k]),
+                escape(nats(found.pass_[k])),
             ]
         )
-    head = ["mode", "weight", "±", "log evidence", "±", "visits", "jumps in", "jumps out", "charts"]
+    head = ["mode", "weight", "±", "log evidence", "±", "visits", "jumps in", "jumps out", "charts", "peaks", "pass"]
     caption = f"Modes, heaviest first; weights by {result.recommended}, ± one standard error"
     never = len(found) - len(visited)
     rest = f'\n<p class="note">And {counted(never, "mode")} without a visit.</p>' if never else ""
-    return long_table(caption, head, rows, "modes", "result.modes") + rest
+    noted = "".join(f'\n<p class="note">{escape(line)}</p>' for line in found.notes)
+    return long_table(caption, head, rows, "modes", "result.modes") + rest + noted
 
 
 def mode_places(result: "Result", distinguishing: DistinguishingParameters) -> str:

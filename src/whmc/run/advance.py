@@ -22,6 +22,7 @@ from whmc.run.prepare import mover_of
 from whmc.run.progress import Progress
 from whmc.run.regeneration import adaptive_blocks
 from whmc.run.state import RunState
+from whmc.search.ascents import MOST_GRADIENTS, find_basins
 from whmc.storage.draws_file import DrawLog
 from whmc.target.check import find_failure
 from whmc.target.counted import counted
@@ -52,7 +53,8 @@ def _frozen_blocks(state: RunState, target: Target, log: DrawLog, progress: Prog
     for trace, chains in mover_of(state, target).blocks(state.chains, newest.kernel, newest.library, missing):
         log.append(trace)
         cost = cost_of(trace)
-        state = state.at(chains=chains, num_drawn=state.moment.num_drawn + len(trace.logdensity), work=None)
+        state = state.at(chains=chains, num_drawn=state.moment.num_drawn + len(trace.logdensity))
+        state = state.at(work=None, basins=None)
         now = time.perf_counter()
         state = state.charged(
             Gradients(sampling=cost.num_gradients), Timings(sampling=now - began), num_failed=cost.num_failed
@@ -74,6 +76,31 @@ def with_evidence(state: RunState, target: Target, result: Result, progress: Pro
     seconds = Timings(evidence=time.perf_counter() - began)
     state = state.charged(Gradients(evidence=work.num_gradients), seconds)
     return state.at(work=work) if np.isfinite(work.se) else state
+
+
+def with_basins(state: RunState, target: Target, result: Result, progress: Progress) -> RunState:
+    """The state with what ascents from the draws tell of the modes."""
+    if state.moment.basins is not None:
+        return state
+    began = time.perf_counter()
+    progress.say("modes", unit="ascents from draws")
+    report, folded = state.search_report, target.fold is not None
+    # of a folded density the search knows other peaks than those of the density as it is written
+    peaks = [] if report is None or folded else [peak for peak in report.state.peaks if peak.at_peak]
+
+    with counted() as spent:
+        basins = find_basins(
+            target,
+            state.newest.library,
+            result.draws,
+            result.chart,
+            result.logdensity,
+            peaks=peaks,
+            weigh=result.weights_of,
+            most=MOST_GRADIENTS * state.moment.gradients.total,
+        )
+    seconds = Timings(modes=time.perf_counter() - began)
+    return state.charged(Gradients(modes=spent.num), seconds).at(basins=basins)
 
 
 def _with_failure(state: RunState, target: Target) -> RunState:
@@ -111,6 +138,7 @@ def finished(
     """The last state of a run and its result."""
     progress.say("evidence", unit="by bridge sampling")
     result = result_of(state, target, log, settings)
-    state = _with_noticed(with_evidence(state, target, result, progress), target, result.draws)
+    state = with_basins(with_evidence(state, target, result, progress), target, result, progress)
+    state = _with_noticed(state, target, result.draws)
     state = _with_failure(state, target)
     return state, result_of(state, target, log, settings)

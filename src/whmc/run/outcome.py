@@ -6,11 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from whmc.estimate.basins import VALLEY
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.block import Trace
 from whmc.kernels.settings import infos
 from whmc.kernels.stored import exactness_of, roles_of
-from whmc.modes.overlap import with_overlapping_joined
 from whmc.result import Result
 from whmc.run.regeneration import gather
 from whmc.run.state import RunState, behind
@@ -29,22 +29,24 @@ def result_of(state: RunState, target: Target, log: DrawLog, settings: Mapping[s
 def make_result(
     state: RunState, target: Target, trace: Trace, kernel: AbstractKernel, settings: Mapping[str, Any]
 ) -> Result:
-    """A result of some draws, (draws, chains, ...), of a run's newest kernel; charts that overlap are one mode."""
-    moment, roles = state.moment, roles_of(kernel)
+    """A result of some draws, (draws, chains, ...), of a run's newest kernel; its basins tell the modes."""
+    moment, roles, library = state.moment, roles_of(kernel), state.newest.library
+    if moment.basins is not None:
+        library = library.of_modes(moment.basins.partition(VALLEY).of_chart)
 
     def by_chain(rows: np.ndarray) -> np.ndarray:
         return np.swapaxes(rows, 0, 1)
 
-    draws = by_chain(trace.position)
     return Result(
         target=target,
-        draws=draws,
+        draws=by_chain(trace.position),
         chart=by_chain(trace.label),
         logdensity=by_chain(trace.logdensity),
         log_mixture=by_chain(trace.log_mixture),
         steps=dict(zip(roles, [jax.tree.map(by_chain, info) for info in infos(trace.info)], strict=True)),
         roles=roles,
-        library=with_overlapping_joined(state.newest.library, draws),
+        library=library,
+        basins=moment.basins,
         kernel=kernel,
         exact=exactness_of(kernel),
         timings=moment.timings,

@@ -123,7 +123,7 @@ def advance(
             state = _restart(state, target, log, stopped)
     adaptation = dataclasses.replace(_adaptation(state), period=before.period + 1)
     drawn = min(state.plan.draws, int(adaptation.num_draws.min()))
-    state = state.at(adaptation=adaptation, num_drawn=drawn, work=None)
+    state = state.at(adaptation=adaptation, num_drawn=drawn, work=None, basins=None)
     if adaptation.num_regenerations > before.num_regenerations:
         state = _search(state, target, log, look)
     state = _refit(state, log)

@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from whmc._shapes import Float, Int
+from whmc.estimate.basins import Basins
 from whmc.estimate.evidence import Evidence
 from whmc.kernels.base import AbstractKernel
 from whmc.modes.library import ModeLibrary
@@ -100,7 +101,8 @@ class Adaptation:
 class Moment:
     """Where the chains are, how many draws they have, what it has cost.
 
-    work: the evidence by annealing, if made. failed_at: a position where the density fails, if many evaluations did.
+    work: the evidence by annealing, if made. basins: which modes there are, told by ascents from the draws.
+    failed_at: a position where the density fails, if many evaluations did.
     noticed: what else was noticed of the density.
     """
 
@@ -111,6 +113,7 @@ class Moment:
     num_failed: int = 0
     timings: Timings = Timings()
     work: Evidence | None = None
+    basins: Basins | None = None
     failed_at: Float[np.ndarray, " dim"] | None = None
     noticed: Noticed = dataclasses.field(default_factory=Noticed)
 

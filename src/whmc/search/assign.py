@@ -13,6 +13,9 @@ from whmc.search.polish import polish
 from whmc.target.rows import logdensities
 from whmc.target.target import Target
 
+MANY = 1 << 31
+"""More ends than there ever are."""
+
 NOBODY = -1
 """The owner of an end that belongs to no peak."""
 
@@ -23,7 +26,8 @@ class Settled:
 
     owner: the number of the peak that each end belongs to, or `NOBODY`. peaks: those known before, then new ones.
     flat: points of modes with flat directions, and `on_flat`: the ends that led there. dropped: ends that are not
-    modes, by reason. num_gradients: spent on finding out.
+    modes, by reason. num_unpolished: ends that could not be polished, or only to flat ones. num_gradients: spent on
+    finding out.
     """
 
     owner: Int[np.ndarray, " n"]
@@ -32,6 +36,7 @@ class Settled:
     on_flat: Bool[np.ndarray, " n"]
     dropped: dict[str, int]
     num_gradients: int
+    num_unpolished: int = 0
 
 
 class KnownPeaks:
@@ -63,12 +68,14 @@ class KnownPeaks:
         return sizes - 2 * positions @ self.locations.T <= self.radius**2 + rounding
 
 
-def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], widest: float) -> Settled:
+def settle(
+    target: Target, descents: DescentResult, peaks: Sequence[Peak], widest: float, patience: int = MANY
+) -> Settled:
     """Ends near a known peak are that mode; of the others the highest is polished first.
 
-    Then a chart stands for the best point of its mode.
+    Then a chart stands for the best point of its mode. patience: after so many ends that are no peak no other is tried.
     """
-    known, flat, dropped = KnownPeaks(peaks, target.dim), [], Counter[str]()
+    known, flat, dropped, failed = KnownPeaks(peaks, target.dim), [], Counter[str](), 0
     rows = np.flatnonzero(descents.usable)
     owner = np.full(len(descents.position), NOBODY)
     if descents.arrived is not None:
@@ -81,13 +88,17 @@ def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], wides
     for n in new[np.argsort(-heights, kind="stable")]:
         if owner[n] != NOBODY:
             continue
+        if failed >= patience:
+            break
         width = None if descents.width is None else descents.width[n]
         found, spent = polish(target, descents.position[n], widest=widest, width=width)
         cost += spent
         if isinstance(found, str):
             dropped[found] += 1
+            failed += 1
         elif found.num_flat:
             flat.append(found.location)
+            failed += 1
             on_flat[n] = True
         else:
             owner[n] = known.owners(found.location[None])[0]
@@ -105,4 +116,5 @@ def settle(target: Target, descents: DescentResult, peaks: Sequence[Peak], wides
         on_flat,
         {why: num for why, num in dropped.items() if num},
         cost,
+        failed,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from whmc._shapes import Bool, Float, Int
-from whmc.minimise import TOLERANCE, Energy, Stop, minimise
+from whmc.minimise import MAX_EVALUATIONS, TOLERANCE, Energy, Stop, minimise
 from whmc.modes.library import ModeLibrary
 from whmc.search.peak import SAME_MODE_SD, Peak
 from whmc.search.residual import TEMPERATURE, residual_energy
@@ -77,10 +77,11 @@ def descend(
     *,
     region: Float[np.ndarray, " dim"] | None = None,
     tolerance: float = TOLERANCE,
+    most: int = MAX_EVALUATIONS,
 ) -> DescentResult:
     """Plain descents of the energy -log pi. Those that arrive at one of the `peaks` end there.
 
-    region: its width in each coordinate, that of the starts unless told. tolerance: see `minimise`.
+    region: its width in each coordinate, that of the starts unless told. tolerance, most: see `minimise`.
     """
     starts = np.asarray(starts, float)
     farthest, width = farthest_from(starts), widths(starts) if region is None else region
@@ -93,7 +94,7 @@ def descend(
         return _limited(-found.logdensity, position, farthest), -found.score
 
     goal = np.full(len(starts), -1)
-    ends = _with_cost(_ends(energy, starts, width, _arrival(peaks, goal, width), tolerance), besides)
+    ends = _with_cost(_ends(energy, starts, width, _arrival(peaks, goal, width), tolerance, most), besides)
     arrived = goal >= 0
     if np.any(arrived):
         ends.position[arrived] = np.stack([peak.location for peak in peaks])[goal[arrived]]
@@ -128,8 +129,9 @@ def _ends(
     width: Float[np.ndarray, " dim"],
     stop: Stop | None,
     tolerance: float,
+    most: int = MAX_EVALUATIONS,
 ) -> DescentResult:
-    found = minimise(energy, starts, width, stop, tolerance)
+    found = minimise(energy, starts, width, stop, tolerance, most)
     return DescentResult(found.position, found.able, found.num_evaluations, width=found.width)
 
 

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
     from whmc.result import Result
 
-NUMBERS = ("num_failed", "seed", "num_updates", "num_behind", "num_asked", "exact")
-MODES = ("weight", "weight_se", "log_evidence", "log_evidence_se", "visits", "jumps_in", "jumps_out", "num_charts")
-OBJECTS = ("library", "kernel", "timings", "gradients", "search", "work", "failed_at", "noticed", "settings")
+NUMBERS = ("num_failed", "seed", "num_updates", "num_behind", "num_asked", "exact", "valley")
+MODES = (
+    "weight", "weight_se", "log_evidence", "log_evidence_se", "visits", "jumps_in", "jumps_out", "num_charts", "peaks",
+    "pass_",
+)  # fmt: skip
+OBJECTS = ("library", "kernel", "timings", "gradients", "search", "basins", "work", "failed_at", "noticed", "settings")
 
 
 AXES = ("chain", "draw")
@@ -88,7 +91,7 @@ def _stats(result: "Result") -> dict[str, np.ndarray]:
 
 def _modes(result: "Result") -> dict[str, Any]:
     table = result.modes
-    columns = {name: (("mode",), getattr(table, name)) for name in MODES}
+    columns = {name.rstrip("_"): (("mode",), getattr(table, name)) for name in MODES}
     return {"location": (("mode", "coordinate"), table.location), **columns}
 
 

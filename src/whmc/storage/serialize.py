@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SCHEMA = 6
+SCHEMA = 7
 MAGIC = b"whmc"
 
 CLASSES = {
     "Adaptation": "whmc.run.state",
     "AtBound": "whmc.target.noticed",
     "Bands": "whmc.modes.band",
+    "Basins": "whmc.estimate.basins",
     "Bends": "whmc.modes.bend",
     "Chains": "whmc.run.chains",
     "ChainState": "whmc.kernels.base",

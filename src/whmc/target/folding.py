@@ -71,13 +71,17 @@ class Shares:
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class FoldedTarget(Target):
-    """π~: a target with symmetries, of which one image of every mode is kept. `sample` and `find_modes` make it."""
+    """π~: a target with symmetries, of which one image of every mode is kept. `sample` and `find_modes` make it.
+
+    whole: the target as the model writes it, with all images.
+    """
 
     shares: Shares = dataclasses.field(init=False, repr=False)
+    whole: Target = dataclasses.field(init=False, repr=False)
 
     def __init__(self, target: Target, fold: Fold) -> None:
         # the same space, starts and symmetries, without checking them again: only the density differs
-        vars(self).update(vars(target), shares=Shares(target.group, fold))
+        vars(self).update(vars(target), shares=Shares(target.group, fold), whole=target)
 
     @property
     def fold(self) -> Fold:
@@ -91,8 +95,17 @@ class FoldedTarget(Target):
         """The image of each position that the fold keeps."""
         return np.asarray(_homes(self, jnp.asarray(positions)))
 
+    def images(self, position: Float[np.ndarray, " dim"]) -> Float[np.ndarray, "elements dim"]:
+        """All images of a position, itself first."""
+        return np.asarray(_images(self, jnp.asarray(position)))
+
 
 @partial(jax.jit, static_argnums=0)
 def _homes(target: FoldedTarget, positions: Float[Array, "n dim"]) -> Float[Array, "n dim"]:
     nearest = target.shares.nearest
     return jax.vmap(lambda position: target.image(nearest(target.values(position)), position))(positions)
+
+
+@partial(jax.jit, static_argnums=0)
+def _images(target: FoldedTarget, position: Float[Array, " dim"]) -> Float[Array, "elements dim"]:
+    return jax.vmap(lambda element: target.image(element, position))(jnp.arange(len(target.group)))

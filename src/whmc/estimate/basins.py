@@ -1,0 +1,229 @@
+"""What a mode is, and what ascents from draws say of the modes' weights.
+
+A mode is a set of peaks of the density, as the model writes it, between which neither the density nor the draws show a
+valley of `VALLEY` nats. A draw belongs to the mode whose peak an ascent from it reaches. Charts say where to look, and
+decide nothing. With H the highest peak of a component, pass_ab the lowest log density on the best path from a to b,
+
+    fall = min(h_a, h_b) - pass_ab,    dip = the valley between the draws of a and those of b (`dip.py`),
+
+peaks are taken together from the highest pass down, while min(H_A, H_B) - pass_ab and the dip are below the valley
+asked for: the lower component joins the higher.
+
+Weights come from charts, which are known well, and a correction by ascents from a sample of the draws. Strata s are the
+mode of the chart that covers a draw best, and whether it covers the draw alone; omega_s is their share of the draws:
+
+    W_k   = W_k(charts) + sum_s omega_s d_ks,
+    d_ks  = mean over the ascents i from s of 1[i ends in k] - 1[chart of i in k],
+    se_k² = se_k(charts)² + se(mean over draws of d_ks)² + sum_s omega_s² var(d_ks)/n_s
+"""
+
+import dataclasses
+
+import numpy as np
+
+from whmc._shapes import Bool, Float, Int
+from whmc.estimate.weights import Weights, standard_error
+
+VALLEY = 1.0
+"""Nats. Two kinds of ascent give the basins of two Gaussians shares that differ by .002 at most where the pass is one
+nat or more below the lower peak, and by .02 where it is a tenth: from one nat on it does not matter which ascent was
+meant."""
+
+NOWHERE = -1
+"""The end of an ascent that tells nothing."""
+
+
+def taken_together(
+    height: Float[np.ndarray, " peaks"],
+    pair: Int[np.ndarray, "pairs 2"],
+    fall: Float[np.ndarray, " pairs"],
+    dip: Float[np.ndarray, " pairs"],
+    valley: float,
+    meant: Bool[np.ndarray, " peaks"],
+) -> tuple[Int[np.ndarray, " peaks"], Float[np.ndarray, " peaks"]]:
+    """The highest peak of the component of each, and, for these, the largest fall between peaks within.
+
+    meant: peaks that a chart or a draw leads to. The others, such as midpoints between ends of ascents, belong to their
+    easiest neighbours in any case.
+    """
+    root, inner = np.arange(len(height)), np.zeros(len(height))
+    passes = height[pair].min(axis=1) - fall
+    order = np.argsort(-passes, kind="stable").tolist()
+
+    def join(first: int, second: int, fall: float) -> None:
+        low, high = sorted((first, second), key=height.__getitem__)
+        inner[high] = max(inner[low], inner[high], fall)
+        root[root == low] = high
+
+    for n in order:
+        first, second = root[pair[n]].tolist()
+        between = min(height[first], height[second]) - passes[n]
+        if first != second and between < valley and not dip[n] >= valley:
+            join(first, second, between)
+    if not np.all(meant):
+        for n in order:
+            first, second = root[pair[n]].tolist()
+            if first != second and not (np.any(meant[root == first]) and np.any(meant[root == second])):
+                join(first, second, 0.0)
+    return root, inner
+
+
+@dataclasses.dataclass(frozen=True)
+class Basins:
+    """Peaks, what lies between them, and which of them charts and some draws belong to.
+
+    location, height: of each peak, unconstrained, with the log density there. peaked: False for a mode without a peak
+        (a ring, a shell), which the highest of its ascended points stands for.
+    pair, fall, dip: of pairs of peaks, as above; dip is NaN where it was not looked at.
+    of_chart: the peak of each chart. row, end: draws (chain, draw) that were ascended from, and the peaks they reached.
+    stratum: of every `every`-th draw of each chain, two for each mode.
+    """
+
+    location: Float[np.ndarray, "peaks dim"]
+    height: Float[np.ndarray, " peaks"]
+    peaked: Bool[np.ndarray, " peaks"]
+    pair: Int[np.ndarray, "pairs 2"]
+    fall: Float[np.ndarray, " pairs"]
+    dip: Float[np.ndarray, " pairs"]
+    of_chart: Int[np.ndarray, " charts"]
+    row: Int[np.ndarray, "n 2"]
+    end: Int[np.ndarray, " n"]
+    stratum: Int[np.ndarray, "chains some"]
+    every: int
+
+    @property
+    def passes(self) -> Float[np.ndarray, " pairs"]:
+        """Log density of the pass of each pair."""
+        return self.height[self.pair].min(axis=1) - self.fall
+
+    def partition(self, valley: float = VALLEY) -> "Partition":
+        """The modes for valleys of so many nats."""
+        meant = np.isin(np.arange(len(self.height)), np.append(self.of_chart, self.end))
+        return self._numbered(*taken_together(self.height, self.pair, self.fall, self.dip, valley, meant))
+
+    def _numbered(self, root: Int[np.ndarray, " peaks"], inner: Float[np.ndarray, " peaks"]) -> "Partition":
+        """Modes in the order of their first charts; those that only draws have reached come last."""
+        order = dict.fromkeys(root[np.append(self.of_chart, np.arange(len(root)))].tolist())
+        highest = np.array(list(order), int)
+        number = np.empty(len(root), int)
+        number[highest] = np.arange(len(highest))
+        of_peak = number[root]
+        fall, depth = self._between(of_peak, self.height[highest])
+        peaks = np.bincount(of_peak[self.peaked], minlength=len(highest))
+        return Partition(of_peak, of_peak[self.of_chart], highest, peaks, inner[highest], fall, depth)
+
+    def _between(
+        self, of_peak: Int[np.ndarray, " peaks"], top: Float[np.ndarray, " modes"]
+    ) -> tuple[Float[np.ndarray, "modes modes"], Float[np.ndarray, "modes modes"]]:
+        """The least fall, and the least valley, of every two modes that were compared."""
+        found = np.full((2, len(top), len(top)), np.inf)
+        first, second = of_peak[self.pair.reshape(-1, 2)].T
+        apart = first != second
+        first, second = first[apart], second[apart]
+        fall = np.minimum(top[first], top[second]) - self.passes[apart]
+        for n, value in enumerate((fall, np.fmax(fall, self.dip[apart]))):
+            np.minimum.at(found[n], (first, second), value)
+            np.minimum.at(found[n], (second, first), value)
+        return found[0], found[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """Modes: which peaks and which charts belong to each.
+
+    highest: the highest peak of each mode. peaks: how many it has; none where it has no peak. inner: the largest fall
+    between two of them. fall, depth: between every two modes the fall of the density, and the valley, which is the
+    larger of this and the dip of the draws; infinite where the two are no neighbours.
+    """
+
+    of_peak: Int[np.ndarray, " nodes"]
+    of_chart: Int[np.ndarray, " charts"]
+    highest: Int[np.ndarray, " known"]
+    peaks: Int[np.ndarray, " modes"]
+    inner: Float[np.ndarray, " modes"]
+    fall: Float[np.ndarray, "modes modes"]
+    depth: Float[np.ndarray, "modes modes"]
+
+    @classmethod
+    def of_charts(cls, mode: Int[np.ndarray, " charts"]) -> "Partition":
+        """By charts alone, where no ascents were made."""
+        num = int(mode.max(initial=-1)) + 1
+        nothing, far = np.zeros(0, int), np.full((num, num), np.inf)
+        return cls(nothing, mode, nothing, np.zeros(num, int), np.zeros(num), far, far)
+
+    @property
+    def num_modes(self) -> int:
+        return len(self.depth)
+
+
+@dataclasses.dataclass(frozen=True)
+class Correction:
+    """What ascents add to the weights that charts give, with the error of it.
+
+    of_draws, of_ascents: the two parts of the error, by which draws there are and by which of them were ascended from.
+    doubt: omega_s times the standard deviation of one ascent, which is where more of them help.
+    """
+
+    weight: Float[np.ndarray, " modes"]
+    of_draws: Float[np.ndarray, " modes"]
+    of_ascents: Float[np.ndarray, " modes"]
+    doubt: Float[np.ndarray, "strata modes"]
+
+    @property
+    def se(self) -> Float[np.ndarray, " modes"]:
+        return np.hypot(self.of_draws, self.of_ascents)
+
+
+def correction(
+    basins: Basins, partition: Partition, chart: Int[np.ndarray, "chains draws"], weight: Float[np.ndarray, " modes"]
+) -> Correction:
+    """The sum over strata of omega_s d_ks with its error.
+
+    weight: of the modes by charts. The mean of a stratum that d_ks was found in by n_s ascents has variance
+    p (1 - p)/n_s in each mode, with half a draw more that ends elsewhere where charts do not cover alone.
+    """
+    size, num_strata = partition.num_modes, int(basins.stratum.max(initial=0)) + 1
+    useful = basins.end != NOWHERE
+    row, end = basins.row[useful], partition.of_peak[basins.end[useful]]
+    own = partition.of_chart[chart[row[:, 0], row[:, 1]]]
+    stratum = basins.stratum[row[:, 0], row[:, 1] // basins.every]
+    num = np.maximum(np.bincount(stratum, minlength=num_strata), 1)[:, None]
+    share = np.bincount(basins.stratum.ravel(), minlength=num_strata) / basins.stratum.size
+    gone, come = np.zeros((num_strata, size)), np.zeros((num_strata, size))
+    elsewhere = own != end
+    np.add.at(gone, (stratum[elsewhere], own[elsewhere]), 1.0)
+    np.add.at(come, (stratum[elsewhere], end[elsewhere]), 1.0)
+    difference = (come - gone) / num
+    variance = np.maximum((come + gone) / num - difference**2, 0.0)
+    covered_by = partition.of_chart[chart[:, :: basins.every]]
+    touched = np.zeros((num_strata, size), bool)
+    touched[basins.stratum, covered_by] = touched[stratum, end] = True
+    touched[::2] = False  # there charts cover alone
+    variance = np.where(touched, np.maximum(variance, 0.5 / num * (1 - 0.5 / num)), variance)
+    squares = share[:, None] ** 2 * variance / num
+    of_draws = _error_of_mean(basins.stratum, difference)
+    total = np.maximum(share @ difference, -weight)
+    return Correction(total, of_draws, np.sqrt(squares.sum(axis=0)), share[:, None] * np.sqrt(variance))
+
+
+MOST_NUMBERS = 4_000_000
+"""Of the values of some modes at all draws, which are looked at together."""
+
+
+def _error_of_mean(
+    stratum: Int[np.ndarray, "chains some"], value: Float[np.ndarray, "strata modes"]
+) -> Float[np.ndarray, " modes"]:
+    """The standard error of the mean over draws of a value that each stratum has, by chains and their batches."""
+    error = np.zeros(value.shape[1])
+    some = np.flatnonzero(np.any(value != 0, axis=0))
+    at_once = max(1, MOST_NUMBERS // stratum.size)
+    for first in range(0, len(some), at_once):
+        mine = some[first : first + at_once]
+        error[mine] = standard_error(value[:, mine][stratum])
+    return np.nan_to_num(error)
+
+
+def corrected(weights: Weights, found: Correction) -> Weights:
+    """Weights by charts with what ascents add."""
+    weight = np.maximum(weights.weight + found.weight, 0.0)
+    return Weights(weight / weight.sum(), np.hypot(weights.se, found.se))
