@@ -57,7 +57,7 @@ lint: $(VENV)/all.done
 # get into each other's way, and a run takes five times as long. All run, whatever fails
 TIMED := $(addprefix benchmarks/, startup.py compile_block.py overhead.py cores.py sensor.py blackbox.py store.py)
 FIRST := $(addprefix benchmarks/, known_modes.py shapes.py labelling.py no_gradient.py)
-SECOND := $(addprefix benchmarks/, unknown_modes.py discovery.py honesty.py one_mode.py same_draws.py)
+SECOND := $(addprefix benchmarks/, unknown_modes.py discovery.py honesty.py one_mode.py same_draws.py three_ways.py)
 PINNED := $(if $(shell command -v taskset),taskset -c)
 
 .PHONY: $(TIMED) $(FIRST) $(SECOND)

@@ -111,7 +111,9 @@ def test_the_ledger_is_the_number_of_true_calls(function, settings, phases, aske
     monkeypatch.setattr(advance, "needs_annealing", lambda evidence: "evidence" in phases)
     result = run(function, **settings)
     spent = result.gradients
-    assert {name for name, num in dataclasses.asdict(spent).items() if num} == {"warmup", "sampling", "other"} | phases
+    assert {name for name, num in dataclasses.asdict(spent).items() if num} == {
+        *("warmup", "sampling", "modes", "other"), *phases
+    }  # fmt: skip
     assert (result.failed_at is None) == (function.wall == np.inf)
     assert asked["rows"] == spent.total
     assert function.calls == spent.total - asked["repeated"]

@@ -97,7 +97,7 @@ def test_the_speed_is_gradients_by_seconds_from_the_first_block_on(frames):
 
 def test_every_phase_of_a_run_is_told(frames):
     told = [re.match(r"whmc (\S+)", one)[1] for one in frames[0]]
-    assert list(dict.fromkeys(told)) == ["compile", "warm-up", "sampling", "evidence"]
+    assert list(dict.fromkeys(told)) == ["compile", "warm-up", "sampling", "evidence", "modes"]
 
 
 def test_the_search_tells_its_parts_and_promises_nothing(monkeypatch):

@@ -90,7 +90,7 @@ class ModeTable:
         rest = [(lighter, counted(lighter, "lighter mode")), (never, f"{counted(never, 'mode')} without a visit")]
         return [words for number, words in rest if number]
 
-    def counts(self, k: int) -> tuple[str, str, str]:
+    def counts(self, k: int | np.integer) -> tuple[str, str, str]:
         """Visits, peaks and pass of a mode, to be printed."""
         return str(self.visits[k]), str(self.peaks[k]), nats(self.pass_[k])
 
