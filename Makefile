@@ -55,7 +55,8 @@ lint: $(VENV)/all.done
 
 # what promises seconds runs alone; the others run in two rows, each on a core of its own: without that, threads of both
 # get into each other's way, and a run takes five times as long. All run, whatever fails
-TIMED := $(addprefix benchmarks/, startup.py compile_block.py overhead.py cores.py sensor.py blackbox.py store.py)
+TIMED := $(addprefix benchmarks/, startup.py compile_block.py overhead.py cores.py sensor.py blackbox.py store.py \
+  three_ways.py)
 FIRST := $(addprefix benchmarks/, known_modes.py shapes.py labelling.py no_gradient.py)
 SECOND := $(addprefix benchmarks/, unknown_modes.py discovery.py honesty.py one_mode.py same_draws.py three_ways.py)
 PINNED := $(if $(shell command -v taskset),taskset -c)
