@@ -58,7 +58,7 @@ lint: $(VENV)/all.done
 TIMED := $(addprefix benchmarks/, startup.py compile_block.py overhead.py cores.py sensor.py blackbox.py store.py \
   three_ways.py)
 FIRST := $(addprefix benchmarks/, known_modes.py shapes.py labelling.py no_gradient.py)
-SECOND := $(addprefix benchmarks/, unknown_modes.py discovery.py honesty.py one_mode.py same_draws.py three_ways.py)
+SECOND := $(addprefix benchmarks/, unknown_modes.py discovery.py honesty.py one_mode.py same_draws.py)
 PINNED := $(if $(shell command -v taskset),taskset -c)
 
 .PHONY: $(TIMED) $(FIRST) $(SECOND)

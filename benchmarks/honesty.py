@@ -44,7 +44,7 @@ def run(name, seed):
         "word": verdict(max(z.values()) <= FAR, "improper" in alarms if improper else bool(alarms)),
         "z": z,
         "evidence": [result.log_evidence, result.log_evidence_se, trap.log_evidence],
-        "modes": [int(result.library.num_modes), trap.num_modes],
+        "modes": [result.num_modes, trap.num_modes],
         "told": ", ".join(alarms) or "-",
         "seconds": seconds,
     }

@@ -80,7 +80,7 @@ def run(name, seed):
     total = time.perf_counter() - began
     low, high = bounds(result)
     return {
-        "found": int(result.library.num_modes),
+        "found": result.num_modes,
         "true": shape.num_modes,
         "dim": shape.target.dim,
         "z": deviations(shape, result),

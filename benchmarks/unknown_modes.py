@@ -3,12 +3,12 @@
 found: modes of the library, the least and (where it differs) the most over the seeds. true: how many there are; where
 components overlap, the peaks that a climb from each of them leads to, and found is how many of these a climb from the
 charts leads to (modes that share draws are one in the result, so that there are fewer); "-": more than a library takes.
-z: largest error of a weight above 1e-3 in standard errors, over all seeds; the truth is what the run's own library
-makes of exact draws, and its error counts too. se: largest standard error of a weight. REM/iid: relative error of the
-mean, |mean - truth|_1 / |truth|_1, the median over the seeds divided by that of as many i.i.d. draws; "-" where the
-mean is zero. evidence, z, se: error of the log evidence in nats, in standard errors, and these; the largest of each
-over the seeds. seconds: of the whole run, the median over the seeds, of which the first one compiles. alarms: how many
-of the seeds had each.
+z: largest error of a weight above 1e-3 in standard errors, over all seeds; the truth is the share of exact draws in the
+run's own modes, by ascents where charts leave a doubt, and its error counts too. se: largest standard error of a
+weight. REM/iid: relative error of the mean, |mean - truth|_1 / |truth|_1, the median over the seeds divided by that of
+as many i.i.d. draws; "-" where the mean is zero. evidence, z, se: error of the log evidence in nats, in standard errors,
+and these; the largest of each over the seeds. seconds: of the whole run, the median over the seeds, of which the first
+one compiles. alarms: how many of the seeds had each.
 
 Promises. paper: all modes in every seed, REM at most twice that of i.i.d. draws. many-well with 65 536 modes: the
 library is full, and the run says so. offset: 1000 more in the log density is 1000 more in the log evidence and changes
@@ -29,9 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import whmc
+from basin_truth import modes_of_draws, shares_of
 from discovery import OVERLAPPING, num_peaks, num_peaks_from
 from known_modes import load, rem
 from whmc.modes.mixture import log_components_of
+from whmc.search.ascents import CLEAR
 from whmc.testing import Problem, eggbox, gmm40, himmelblau, liang_wong, many_well, shells, two_scale_pair
 
 CHUNK = 2000
@@ -96,15 +98,23 @@ def exact_draws(case, seed, num):
         yield case.draw(rng, min(CHUNK, num - done))[0]
 
 
-def label_truth(library, chunks):
-    """Weights of the library's own labels among exact draws, and their standard errors."""
-    counts = np.zeros(library.num_modes)
-    for x in chunks:
-        label = library.mode_of[log_components_of(library, x).argmax(axis=0)]
-        counts += np.bincount(label, minlength=len(counts))
-    num = counts.sum()
-    weight = counts / num
-    return weight, np.sqrt(weight * (1 - weight) / num)
+def basin_truth(result, chunks):
+    """Weights of the run's own modes among exact draws, and their standard errors.
+
+    Draws that the charts of one mode cover alone are taken for that mode, and all others are ascended from.
+    """
+    mode = np.concatenate([modes_of(result, x) for x in chunks])
+    return shares_of(mode, result.num_modes)
+
+
+def modes_of(result, draws):
+    of_chart, logs = result.partition.of_chart, log_components_of(result.library, draws)
+    mode = of_chart[logs.argmax(axis=0)]
+    own = np.where(of_chart[:, None] == mode, logs, -np.inf)
+    unclear = np.logaddexp.reduce(own, axis=0) - np.logaddexp.reduce(logs, axis=0) < np.log(CLEAR)
+    if np.any(unclear):
+        mode[unclear] = modes_of_draws(result, draws[unclear])
+    return mode
 
 
 def weight_z(table, truth, truth_se):
@@ -121,8 +131,8 @@ def run(row, case, seed, truth):
     result = whmc.sample(target, seed=seed, progress=False, **row.settings)
     figures = {
         "seconds": time.perf_counter() - start,
-        "found": num_found(case, result.library),
-        "modes": result.library.num_modes,
+        "found": num_found(case, result),
+        "modes": result.num_modes,
         "alarms": [alarm.name for alarm in result.alarms],
         "se": float(result.modes.weight_se.max()),
         "evidence se": result.log_evidence_se,
@@ -130,7 +140,7 @@ def run(row, case, seed, truth):
     }
     if not isinstance(case, Problem):
         return figures
-    figures["z"] = weight_z(result.modes, *label_truth(result.library, truth))
+    figures["z"] = weight_z(result.modes, *basin_truth(result, truth))
     figures["evidence"] = result.log_evidence - case.log_evidence
     figures["evidence z"] = figures["evidence"] / result.log_evidence_se
     if np.abs(case.mean).sum() > 1e-9:
@@ -140,11 +150,11 @@ def run(row, case, seed, truth):
     return figures
 
 
-def num_found(case, library):
+def num_found(case, result):
     """Modes; of components that overlap, peaks that have a chart."""
     if isinstance(case, Problem) and case.name in OVERLAPPING:
-        return num_peaks_from(case, library.charts().location)
-    return library.num_modes
+        return num_peaks_from(case, result.library.charts().location)
+    return result.num_modes
 
 
 def column(runs, key):

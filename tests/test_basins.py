@@ -221,3 +221,21 @@ def test_ascents_that_agree_with_charts_change_nothing():
 
 def test_charts_alone_tell_modes_where_no_ascent_was_made():
     assert Partition.of_charts(np.array([0, 1, 1])).num_modes == 2
+
+
+EVEN = Weights(np.full(2, 0.5), np.zeros(2))
+
+
+def shallow(fall):
+    return basins([0.0, -1.0], [(0, 1)], [fall], [0.2], (0, 1))
+
+
+def test_words_and_errors_are_those_of_the_valley_asked_for(overlapping):
+    """A fall of less than a nat parts two modes where that was asked for; one mode has all of the mass for certain."""
+    _, result = overlapping
+    whole = result.with_valley(2.9).modes
+    assert whole.weight.tolist() == [1.0] and whole.weight_se.tolist() == [0.0]
+    fall = float(result.partition.fall[0, 1])
+    assert "only" not in result.with_valley(0.5 * fall).modes.notes[0]
+    lines = [next(iter(notes(shallow(0.6).partition(valley), EVEN, valley))) for valley in (0.5, 0.7)]
+    assert "0.6 nats below the lower peak" in lines[0] and "up to 0.009" in lines[0] and "2 peaks" in lines[1]

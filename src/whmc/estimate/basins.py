@@ -198,7 +198,7 @@ def correction(
     covered_by = partition.of_chart[chart[:, :: basins.every]]
     touched = np.zeros((num_strata, size), bool)
     touched[basins.stratum, covered_by] = touched[stratum, end] = True
-    touched[::2] = False  # there charts cover alone
+    touched &= (np.arange(num_strata) % 2 == 1)[:, None] & (size > 1)  # elsewhere charts cover alone
     variance = np.where(touched, np.maximum(variance, 0.5 / num * (1 - 0.5 / num)), variance)
     squares = share[:, None] ** 2 * variance / num
     of_draws = _error_of_mean(basins.stratum, difference)

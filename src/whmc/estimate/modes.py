@@ -23,9 +23,9 @@ SHOWN = 40
 OVERLAP = 3.0
 """Nats: modes with a shallower valley overlap, so that it matters where the border between them is drawn."""
 
-BORDERS = ((2.0, 0.002), (np.inf, 0.001))
-"""For passes below so many nats, how much the share of a basin differed at most between five kinds of ascent, over 34
-pairs of Gaussians of other shapes and sizes."""
+BORDERS = ((2.0, 0.001), (1.0, 0.002), (0.5, 0.009), (0.25, 0.019), (0.0, 0.023))
+"""For passes of so many nats or more, how much the share of a basin differed at most between five kinds of ascent, over
+34 pairs of Gaussians of other shapes and sizes."""
 
 NOTED = 4
 """Pairs of modes that overlap, and modes with several peaks, that are told; the others are counted."""
@@ -73,7 +73,7 @@ class ModeTable:
             num_charts=np.bincount(partition.of_chart, minlength=size),
             peaks=partition.peaks,
             pass_=partition.depth.min(axis=1, initial=np.inf),
-            notes=tuple(notes(partition, weights)) if result.basins is not None else (),
+            notes=tuple(notes(partition, weights, result.valley)) if result.basins is not None else (),
         )
 
     @property
@@ -116,13 +116,13 @@ def nats(valley: float) -> str:
     return "-" if np.isinf(valley) else f">{FAR:g}" if valley >= FAR else f"{valley:.2f}"
 
 
-def notes(partition: Partition, weights: Weights) -> Iterator[str]:
-    """Which modes overlap, and which have several peaks: the heaviest, and how many more."""
+def notes(partition: Partition, weights: Weights, valley: float = VALLEY) -> Iterator[str]:
+    """Which modes overlap, and which have several peaks: the heaviest, and how many more. valley: that parts modes."""
     weight = weights.weight
     first, second = np.nonzero(np.triu(partition.depth < OVERLAP, 1))
     order = np.argsort(-np.minimum(weight[first], weight[second]), kind="stable")
     for a, b in zip(first[order[:NOTED]].tolist(), second[order[:NOTED]].tolist(), strict=True):
-        yield _overlap(a, b, partition, float(weight[a] + weight[b]))
+        yield _overlap(partition.fall[a, b], partition.depth[a, b], valley, (a, b), float(weight[a] + weight[b]))
     if len(order) > NOTED:
         yield f"{counted(len(order) - NOTED, 'more pair')} of lighter modes overlap."
     several = np.flatnonzero(partition.peaks > 1)
@@ -134,11 +134,11 @@ def notes(partition: Partition, weights: Weights) -> Iterator[str]:
         yield f"{counted(len(several) - NOTED, 'more mode')} with several peaks."
 
 
-def _overlap(a: int, b: int, partition: Partition, total: float) -> str:
-    fall, depth = partition.fall[a, b], partition.depth[a, b]
-    if fall >= VALLEY:
+def _overlap(fall: float, depth: float, valley: float, modes: tuple[int, int], total: float) -> str:
+    names = "Modes {} and {}".format(*modes)
+    if fall >= valley:
         what = f"the pass between them is {fall:.1f} nats below the lower peak"
-        border = f"another border would move them by up to {next(m for f, m in BORDERS if fall < f):.3f}"
+        border = f"another border would move them by up to {next(much for least, much in BORDERS if fall >= least):.3f}"
     else:
         what = (
             f"the pass between them is only {fall:.1f} nats below the lower peak, but the density of the draws falls "
@@ -146,7 +146,7 @@ def _overlap(a: int, b: int, partition: Partition, total: float) -> str:
         )
         border = "how far another border would move them is not known"
     return (
-        f"Modes {a} and {b} overlap: {what}. Their weights say from which draws one climbs to which peak; {border}. "
+        f"{names} overlap: {what}. Their weights say from which draws one climbs to which peak; {border}. "
         f"Their sum, {total:.3f}, does not depend on it."
     )
 
