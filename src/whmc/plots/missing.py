@@ -107,7 +107,7 @@ def hits_by_volume(axes: "Axes", result: "Result") -> None:
             linewidths=bold[rest].tolist(), label="rest", zorder=2,
         )  # fmt: skip
     _scales(axes, found)
-    _level(axes, FEW_HITS, f"{FEW_HITS} hits")
+    _level(axes, float(FEW_HITS), f"{FEW_HITS} hits")
     if np.isfinite(found.limit):
         _limit(axes, found.limit)
     axes.set(xlabel="log volume of the chart, over the largest", ylabel=f"hits by {found.num_starts} starts")
