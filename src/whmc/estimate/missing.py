@@ -41,6 +41,9 @@ asked, which misses less; with fewer it is often above `ALARM` where nothing is 
 HEAVY = 0.01
 """A mode of a larger share is one that a user would miss."""
 
+FEW_HITS = 10
+"""Such a mode that was hit fewer times is a trace of others that were missed."""
+
 UNSEEN_CHANCE = 3.0
 """A basin of so many n-ths of the start region is missed by n starts with chance e^-3 = .05."""
 

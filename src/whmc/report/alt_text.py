@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from whmc._words import counted
-from whmc.estimate.missing import percent
+from whmc.estimate.missing import FEW_HITS, percent
 from whmc.plots.effort import searched
+from whmc.plots.missing import Hits
 from whmc.plots.modes import Plane
 from whmc.plots.pairs import DistinguishingParameters
 from whmc.plots.style import ModeStyle, mode_styles
@@ -106,6 +107,38 @@ def of_discovery(result: "Result") -> str:
         f"Modes found by the search: {rows[-1, 2]} after {search.num_starts} starts and {search.num_gradients} "
         f"gradients, the last after {last[0]} starts and {last[1]} gradients; "
         f"{percent(search.missing.expected)} of the mass is expected in modes not found."
+    )
+
+
+def of_hits(result: "Result") -> str:
+    found = Hits.of(result)
+    if found is None:
+        return "No independent start has hit a mode."
+    narrow, wide = int(np.argmin(found.log_volume)), int(np.argmax(found.log_volume))
+    limit = (
+        f" Below a log volume of {number(found.limit, '.2f')} one mode in ten or more would have been missed."
+        if np.isfinite(found.limit)
+        else ""
+    )
+    return (
+        f"Hits of {counted(len(found.hits), 'mode')} by {found.num_starts} independent starts, from {found.hits.min()} "
+        f"to {found.hits.max()}. The widest, mode {found.mode[wide]}, was hit {found.hits[wide]} times; the narrowest, "
+        f"mode {found.mode[narrow]}, whose log volume is {number(-float(found.log_volume[narrow]), '.2f')} less, "
+        f"{found.hits[narrow]} times. {counted(int(found.rare.sum()), 'mode')} of more than 1 % "
+        f"{'was' if found.rare.sum() == 1 else 'were'} hit fewer than {FEW_HITS} times.{limit}"
+    )
+
+
+def of_missing(result: "Result") -> str:
+    found = Hits.of(result)
+    if found is None or result.search is None:
+        return "No independent start has hit a mode."
+    missing = result.search.missing
+    return (
+        f"Curve of the mass that a part of {found.num_starts} independent starts would have missed: an eighth "
+        f"{percent(missing.brought_late)}, a quarter {percent(missing.brought)}, half {percent(found.missed(1 / 2))}. "
+        f"Expected in modes that all of them have missed: {percent(missing.expected)}; bound of it, nine times in ten: "
+        f"{percent(missing.bound)}; gain of as many starts again: {percent(missing.next_gain)}."
     )
 
 

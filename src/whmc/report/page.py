@@ -111,12 +111,13 @@ def _facts(result: "Result") -> dict[str, str]:
 
 def _pictures(result: "Result") -> str:
     with plain_style():
-        return "\n".join(['<div class="pictures">', *(_figure(picture) for picture in pictures_of(result)), "</div>"])
+        figures = [_figure(picture) for picture in pictures_of(result)]
+    return "\n".join(['<div class="pictures">', *figures, "</div>", tables.unseen_note(result)]).rstrip()
 
 
 def _figure(picture: Picture) -> str:
     where, width, height = address(picture)
-    kind = ' class="wide"' if picture.wide else ""
+    kind = ' class="wide"' if picture.wide else ' class="half"' if picture.half else ""
     # a picture that may be wider than the screen scrolls, also by the keyboard
     scroll = f' role="region" tabindex="0" aria-label="{escape(picture.title)}"' if picture.wide else ""
     return (

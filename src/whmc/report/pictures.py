@@ -6,9 +6,12 @@ import io
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from whmc import plots
 from whmc.plots.chains import MAX_CHAINS
 from whmc.plots.effort import searched
+from whmc.plots.missing import Hits
 from whmc.report import alt_text
 
 if TYPE_CHECKING:
@@ -27,7 +30,8 @@ SMALL = (4.8, 3.5)
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """One picture. alternative: its main figures, for those who do not see it. size: inches."""
+    """One picture. alternative: its main figures, for those who do not see it. size: inches. wide: it takes a row.
+    half: it takes nearly half of one or more, so that two stay together."""
 
     title: str
     caption: str
@@ -35,6 +39,7 @@ class Picture:
     size: tuple[float, float]
     draw: Callable[["Figure"], None]
     wide: bool = False
+    half: bool = False
 
 
 def on_axes(draw: Callable[[Any, "Result"], None], result: "Result") -> Callable[["Figure"], None]:
@@ -80,6 +85,7 @@ def pictures_of(result: "Result") -> Iterator[Picture]:
             result, "Discovery", "Modes worth keeping that the search had found, against what it had spent.",
             alt_text.of_discovery, plots.discovery,
         )  # fmt: skip
+    yield from _of_missing(result)
 
 
 def _of_modes(result: "Result") -> Iterator[Picture]:
@@ -103,6 +109,32 @@ def _of_modes(result: "Result") -> Iterator[Picture]:
         "Share of each mode among the draws so far. Lines that have become level say that the weights have settled.",
         alt_text.of_running, plots.running_weights,
     )  # fmt: skip
+
+
+def _of_missing(result: "Result") -> Iterator[Picture]:
+    """What hits tell of modes that were not found, where there are any."""
+    found = Hits.of(result)
+    if found is None:
+        return
+    missing = _small(
+        result, "Mass not found",
+        "Curve: share of the mass that a part of the starts would have missed; marks at the lower edge lie below it. "
+        "Diamond: share expected in modes that all starts have missed, with its bound (nine times in ten). Triangle: "
+        "what as many starts again should bring. Arrow: less than 0.1 %, which hits cannot tell from nothing.",
+        alt_text.of_missing, plots.missing_mass,
+    )  # fmt: skip
+    if len(found.hits) == 1:
+        yield missing
+        return
+    limit = " Dotted: below this volume one mode in ten or more would have been missed."
+    hits = _small(
+        result, "Hits and volumes of the modes",
+        "How many independent starts ended in each mode, against the volume of its chart. Area: mass. Bold edge: a "
+        "mode of more than 1 % that was hit fewer than ten times, a trace of others like it that were missed."
+        + (limit if np.isfinite(found.limit) else ""),
+        alt_text.of_hits, plots.hits_by_volume,
+    )  # fmt: skip
+    yield from (dataclasses.replace(picture, half=True) for picture in (hits, missing))
 
 
 def _traces(result: "Result") -> Picture:

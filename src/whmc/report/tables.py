@@ -56,14 +56,19 @@ def beside(*parts: str) -> str:
     return "\n".join(['<div class="tables">', *(f"<div>{part}</div>" for part in parts), "</div>"])
 
 
-def nothing_noticed(result: "Result") -> str:
-    """That no check failed, and what none of them can show."""
+def unseen(result: "Result") -> str:
+    """What no check can show."""
     if result.search is None:
-        unseen = "The modes were given: nothing tells which others there may be."
-    else:
-        told = str(result.search.missing)
-        unseen = f"Whether all modes were found no check can prove: {told}"
-    return f"No check has failed. {unseen}"
+        return "The modes were given: nothing tells which others there may be."
+    return f"Whether all modes were found no check can prove: {result.search.missing}"
+
+
+def unseen_note(result: "Result") -> str:
+    """The same, unless it stands at the top of the page already: where there are no alarms, or in one of them."""
+    told = "" if result.search is None else str(result.search.missing).rstrip(".")
+    if not result.alarms or (told and any(told in alarm.message for alarm in result.alarms)):
+        return ""
+    return f'<p class="note">{escape(unseen(result))}</p>'
 
 
 def alarms(result: "Result") -> str:
@@ -71,7 +76,7 @@ def alarms(result: "Result") -> str:
     found = result.alarms
     if not found:
         calm = '<h2 id="alarms-heading">No alarms</h2>\n<p class="calm">'
-        return f"{calm}{escape(nothing_noticed(result))}</p>"
+        return f"{calm}No check has failed. {escape(unseen(result))}</p>"
     lines = [f'<h2 id="alarms-heading">{counted(len(found), "alarm")}</h2>', '<ul class="alarms">']
     for alarm in found:
         lines += [

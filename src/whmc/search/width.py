@@ -55,8 +55,7 @@ def width_limit(
         return np.nan, num
     # |L| of each chart, by its mass: Laplace's formula without the height
     log_volume = np.array([peak.log_laplace - peak.logdensity for peak in peaks])
-    order = np.argsort(log_volume)
-    k = int(order[np.searchsorted(np.cumsum(share[order]), 0.5)])
+    k = middle(log_volume, share)
     mean = share @ np.stack([peak.location for peak in peaks])
     places = target.draw_starts(key_places, NUM_COPIES)
     places = places + generator(key_factors).random((NUM_COPIES, 1)) * (mean - places)
@@ -68,3 +67,9 @@ def width_limit(
         if met.any(axis=1).mean() >= FOUND_SHARE:
             return factor, num
     return 1.0, num
+
+
+def middle(log_volume: Float[np.ndarray, " modes"], share: Float[np.ndarray, " modes"]) -> int:
+    """The mode of middle volume: half of the mass is in modes no larger. Its copies tell the limit of width."""
+    order = np.argsort(log_volume)
+    return int(order[np.searchsorted(np.cumsum(share[order]), 0.5)])
