@@ -6,9 +6,9 @@ charts leads to (modes that share draws are one in the result, so that there are
 z: largest error of a weight above 1e-3 in standard errors, over all seeds; the truth is the share of exact draws in the
 run's own modes, by ascents where charts leave a doubt, and its error counts too. se: largest standard error of a
 weight. REM/iid: relative error of the mean, |mean - truth|_1 / |truth|_1, the median over the seeds divided by that of
-as many i.i.d. draws; "-" where the mean is zero. evidence, z, se: error of the log evidence in nats, in standard errors,
-and these; the largest of each over the seeds. seconds: of the whole run, the median over the seeds, of which the first
-one compiles. alarms: how many of the seeds had each.
+as many i.i.d. draws; "-" where the mean is zero. evidence, z, se: error of the log evidence in nats, in standard
+errors, and these; the largest of each over the seeds. seconds: of the whole run, the median over the seeds, of which
+the first one compiles. alarms: how many of the seeds had each.
 
 Promises. paper: all modes in every seed, REM at most twice that of i.i.d. draws. many-well with 65 536 modes: the
 library is full, and the run says so. offset: 1000 more in the log density is 1000 more in the log evidence and changes
