@@ -486,6 +486,26 @@ def test_the_result_of_whmc_is_at_hand(ran, truth):
     assert result.alarms == () and kernel.library.num_modes == 2 and kernel.search is None
 
 
+def near():
+    """Two Gaussians three standard deviations apart: two charts, and one mode, as the pass is .3 nats deep."""
+    mixing = dist.Categorical(jnp.array([0.6, 0.4]))
+    numpyro.sample("a", dist.MixtureSameFamily(mixing, dist.Normal(jnp.array([-1.5, 1.5]), 1.0)))
+
+
+def test_the_result_tells_modes_by_peaks_as_that_of_sample_does(capsys):
+    """It told them by charts alone; the extra field is written before the ascents, and still does."""
+    with jax.numpy_dtype_promotion("standard"):
+        kernel = WHMC(near, modes=[[-1.6], [1.6]], warmup=500, progress=False)
+        mcmc = MCMC(kernel, num_warmup=0, num_samples=500, num_chains=4, chain_method="vectorized", progress_bar=False)
+        mcmc.run(KEY, extra_fields=("mode",))
+        kernel._progress = True
+        result = kernel.result(mcmc)
+    assert kernel.library.num_modes == 2 and set(np.unique(mcmc.get_extra_fields()["mode"])) == {0, 1}
+    assert len(result.modes) == 1 and result.modes.peaks.tolist() == [2] and not result.label.any()
+    assert result.gradients.modes > 0 and result.gradients.sampling == result.num_gradients > 0
+    assert "whmc modes" in capsys.readouterr().err
+
+
 def test_sequential_chains_and_later_runs_share_the_search(ran, truth):
     kernel, _ = ran
     library = kernel.library

@@ -22,8 +22,9 @@ from whmc.kernels.block import Trace
 from whmc.kernels.settings import arrays, infos
 from whmc.modes.chart import row
 from whmc.modes.library import ModeLibrary
-from whmc.result import Result
-from whmc.run.advance import with_evidence
+from whmc.result import Gradients, Result
+from whmc.run.advance import with_findings
+from whmc.run.chains import cost_of
 from whmc.run.outcome import make_result
 from whmc.run.plan import Plan
 from whmc.run.prepare import prepare
@@ -61,10 +62,11 @@ class DataNumber:
 class WHMCState(NamedTuple):
     """A chain after a step; every field can be an extra field of `MCMC.run`.
 
-    z: unconstrained values of the sites. potential_energy: minus the log density. mode: where the chain is.
-    accept_prob: acceptance probability of the local move. num_steps: gradients that the step took. diverging: whether
-    the local move lost all energy, or came where there is no density. trace: what a Result is made of. chain, rng_key:
-    what the next step needs. data: which data the chain samples.
+    z: unconstrained values of the sites. potential_energy: minus the log density. mode: that of the chart with the
+    largest responsibility, as the warm-up told modes apart; `WHMC.result` tells them by their peaks. accept_prob:
+    acceptance probability of the local move. num_steps: gradients that the step took. diverging: whether the local move
+    lost all energy, or came where there is no density. trace: what a Result is made of. chain, rng_key: what the next
+    step needs. data: which data the chain samples.
     """
 
     z: dict[str, Any]
@@ -127,14 +129,15 @@ class Prepared:
             data=self.data,
         )
 
-    def result(self, trace: Trace, num_asked: int) -> Result:
+    def result(self, trace: Trace, num_asked: int, view: Progress) -> Result:
         """The result of whmc, from the record of all chains, (draws, chains, ...). In float64."""
-        failed = sum(int(np.sum(part.num_failed)) for part in infos(trace.info))
+        cost = cost_of(trace)
         version = Version(arrays(self.kernel), self.library.rebuilt())
         plan = dataclasses.replace(self.run.plan, draws=num_asked)
-        state = dataclasses.replace(self.run, plan=plan).with_learned(versions=(version,)).charged(num_failed=failed)
+        state = dataclasses.replace(self.run, plan=plan).with_learned(versions=(version,))
+        state = state.charged(Gradients(sampling=cost.num_gradients), num_failed=cost.num_failed)
         made = make_result(state, self.run_target, trace, version.kernel, {})
-        state = with_evidence(state, self.run_target, made, Progress(False))
+        state = with_findings(state, self.run_target, made, view)
         return make_result(state, self.run_target, trace, version.kernel, {})
 
 
@@ -237,7 +240,11 @@ class WHMC(MCMCKernel):
         return self._current().run.search_report
 
     def result(self, mcmc: Any) -> Result:
-        """The run of `mcmc` as a Result of whmc: modes, weights, evidence, alarms; after `mcmc.run(...)`."""
+        """The run of `mcmc` as a Result of whmc: modes, weights, evidence, alarms; after `mcmc.run(...)`.
+
+        It makes ascents from draws, which tell the modes apart, and annealed paths where the evidence needs them. The
+        ledger counts the steps of the draws that MCMC has kept.
+        """
         fields = mcmc.get_extra_fields(group_by_chain=True)
         # in the precision of the run, which may not be the one in force now
         dtype = fields["trace"][0].dtype if "trace" in fields else None
@@ -245,8 +252,8 @@ class WHMC(MCMCKernel):
         if prepared is None or dtype is None:
             raise ValueError("this kernel did not make the draws of that MCMC: call mcmc.sampler.result(mcmc)")
         rows = jax.tree.map(lambda leaf: np.swapaxes(_wide(leaf), 0, 1), fields["trace"])
-        with jax.enable_x64(True):
-            return prepared.result(Trace(*rows), mcmc.num_samples // mcmc.thinning)
+        with Progress(self._progress) as view, jax.enable_x64(True):
+            return prepared.result(Trace(*rows), mcmc.num_samples // mcmc.thinning, view)
 
     def _current(self) -> Prepared:
         if self._last is None:

@@ -65,7 +65,7 @@ def _frozen_blocks(state: RunState, target: Target, log: DrawLog, progress: Prog
         yield state
 
 
-def with_evidence(state: RunState, target: Target, result: Result, progress: Progress) -> RunState:
+def _with_evidence(state: RunState, target: Target, result: Result, progress: Progress) -> RunState:
     """The state with the evidence by annealing, if that by the bridge is not good enough."""
     if state.moment.work is not None or not needs_annealing(result.evidence) or not uses_scores(state.newest.kernel):
         return state
@@ -78,7 +78,7 @@ def with_evidence(state: RunState, target: Target, result: Result, progress: Pro
     return state.at(work=work) if np.isfinite(work.se) else state
 
 
-def with_basins(state: RunState, target: Target, result: Result, progress: Progress) -> RunState:
+def _with_basins(state: RunState, target: Target, result: Result, progress: Progress) -> RunState:
     """The state with what ascents from the draws tell of the modes."""
     if state.moment.basins is not None:
         return state
@@ -132,13 +132,16 @@ def _with_noticed(state: RunState, target: Target, draws: Float[np.ndarray, "cha
     return state.charged(Gradients(other=spent.num)).at(noticed=noticed)
 
 
+def with_findings(state: RunState, target: Target, result: Result, progress: Progress) -> RunState:
+    """The state with what is looked for after the last draw: evidence, modes, failures. result: without these."""
+    progress.say("evidence", unit="by bridge sampling")
+    state = _with_basins(_with_evidence(state, target, result, progress), target, result, progress)
+    return _with_failure(_with_noticed(state, target, result.draws), target)
+
+
 def finished(
     state: RunState, target: Target, log: DrawLog, settings: dict, progress: Progress
 ) -> tuple[RunState, Result]:
     """The last state of a run and its result."""
-    progress.say("evidence", unit="by bridge sampling")
-    result = result_of(state, target, log, settings)
-    state = with_basins(with_evidence(state, target, result, progress), target, result, progress)
-    state = _with_noticed(state, target, result.draws)
-    state = _with_failure(state, target)
+    state = with_findings(state, target, result_of(state, target, log, settings), progress)
     return state, result_of(state, target, log, settings)
