@@ -24,6 +24,9 @@ import pytest
 import whmc
 from contracts import only_these_at_every_change
 from whmc._pytree import pytree
+from whmc.cli.as_json import as_json
+from whmc.estimate.modes import BY_CHARTS
+from whmc.report import write_report
 from whmc.run.chains import Mover
 from whmc.run.checkpoint import Checkpoints, read_state
 from whmc.run.interrupt import Interrupt
@@ -31,6 +34,7 @@ from whmc.run.state import Stage
 from whmc.storage import store as storing
 from whmc.storage.serialize import SCHEMA, Damaged, NotPlain, decode, encode, pack, unpack
 from whmc.storage.store import SYNC, Store, StoreError
+from whmc.testing import gaussian_mixture
 
 pytestmark = pytest.mark.xdist_group("store")  # its runs are made once, not in every worker
 
@@ -382,6 +386,37 @@ def stopped_in_the_warm_up(folder, monkeypatch):
     with pytest.raises(Killed):
         whmc.sample(TARGET, store=folder, **SETTINGS)
     monkeypatch.undo()
+
+
+def test_a_stopped_run_says_that_charts_alone_tell_its_modes(tmp_path, monkeypatch):
+    """Two Gaussians three standard deviations apart: two charts, and one mode once ascents are made."""
+    case = gaussian_mixture([0.6, 0.4], [[-1.5, 0.0], [1.5, 0.0]], np.tile(np.eye(2), (2, 1, 1)))
+    real = Store.checkpoint
+
+    def checkpoint(store, tree, **options):
+        real(store, tree, **options)
+        if tree["moment"].num_drawn:
+            raise Killed
+
+    monkeypatch.setattr(Store, "checkpoint", checkpoint)
+    settings = {"seed": 0, "chains": 4, "draws": 150, "warmup": 100, "progress": False}
+    with pytest.raises(Killed):
+        whmc.sample(case.target, modes=case.locations, store=tmp_path / "run", **settings)
+    monkeypatch.undo()
+    for stopped in (part := whmc.load(tmp_path / "run"), whmc.load(part.save(tmp_path / "part.nc"))):
+        assert stopped.modes.notes == (BY_CHARTS,) and BY_CHARTS in stopped.summary()
+        assert len(stopped.modes) == 2 and np.all(stopped.modes.peaks == -1) and np.all(np.isnan(stopped.modes.pass_))
+        rows = str(stopped.modes).splitlines()[1:3]
+        assert all(row.split()[-2:] == ["?", "?"] for row in rows)
+        assert stopped._repr_html_().count("<td>?</td><td>?</td>") == 2
+        write_report(stopped, tmp_path / "report.html")
+        page = (tmp_path / "report.html").read_text()
+        assert page.count("<td>?</td><td>?</td>") == 2 and BY_CHARTS in page
+        told = json.loads(json.dumps(as_json(stopped), allow_nan=False))
+        assert told["notes"] == [BY_CHARTS] and [mode["peaks"] for mode in told["modes"]] == [None, None]
+    finished = whmc.resume(tmp_path / "run", case.target)
+    assert len(finished.modes) == 1 and as_json(finished)["modes"][0]["peaks"] == 2
+    assert BY_CHARTS not in finished.summary() and "?" not in str(finished.modes)
 
 
 def test_the_start_region_counts_while_the_run_still_searches(tmp_path, stored, monkeypatch):

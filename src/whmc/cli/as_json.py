@@ -9,7 +9,7 @@ from whmc.result import Result
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """A result in plain numbers, for other programs; NaN is null."""
+    """A result in plain numbers, for other programs. What is not finite, or not known, is null."""
     table, parameters = result.modes, result.parameters
     found = {
         "modes": [
@@ -19,7 +19,7 @@ def as_json(result: Result) -> dict[str, Any]:
                 "log_evidence": table.log_evidence[k],
                 "log_evidence_se": table.log_evidence_se[k],
                 "location": table.location[k].tolist(),
-                "peaks": table.peaks[k],
+                "peaks": table.peaks[k] if table.peaks[k] >= 0 else None,
                 "pass": table.pass_[k],
             }
             for k in range(len(table))

@@ -27,6 +27,9 @@ BORDERS = ((2.0, 0.001), (1.0, 0.002), (0.5, 0.009), (0.25, 0.019), (0.0, 0.023)
 """For passes of so many nats or more, how much the share of a basin differed at most between five kinds of ascent, over
 34 pairs of Gaussians of other shapes and sizes."""
 
+BY_CHARTS = "Modes are told by charts alone: the run was not finished; whmc.resume tells them by their peaks."
+"""Said where no ascents were made."""
+
 NOTED = 4
 """Pairs of modes that overlap, and modes with several peaks, that are told; the others are counted."""
 
@@ -37,8 +40,9 @@ class ModeTable:
 
     location: the highest peak, or of a mode without one the highest point that an ascent reached, as `modes=` takes it:
     a flat position inside the target's bounds. peaks: how many it has, as far as ascents have shown; a ring or a funnel
-    has none. pass_: the valley, in nats, towards the mode that is easiest to reach; infinite where none is near. notes:
-    which modes overlap, and which have several peaks, in words.
+    has none, and -1 stands where no ascents were made. pass_: the valley, in nats, towards the mode that is easiest to
+    reach; infinite where none is near, NaN where no ascents were made. notes: which modes overlap, and which have
+    several peaks, in words.
     """
 
     location: Float[np.ndarray, "size dim"]
@@ -58,7 +62,7 @@ class ModeTable:
     def of(cls, result: "Result") -> "ModeTable":
         """A mode's evidence is its weight's share of the whole."""
         partition, weights, evidence = result.partition, result.weights, result.evidence
-        size = partition.num_modes
+        size, ascended = partition.num_modes, result.basins is not None
         with np.errstate(divide="ignore", invalid="ignore"):
             log_share, relative = np.log(weights.weight), weights.se / weights.weight
         return cls(
@@ -71,9 +75,9 @@ class ModeTable:
             jumps_in=result.jumps.sum(axis=0),
             jumps_out=result.jumps.sum(axis=1),
             num_charts=np.bincount(partition.of_chart, minlength=size),
-            peaks=partition.peaks,
-            pass_=partition.depth.min(axis=1, initial=np.inf),
-            notes=tuple(notes(partition, weights, result.valley)) if result.basins is not None else (),
+            peaks=partition.peaks if ascended else np.full(size, -1),
+            pass_=partition.depth.min(axis=1, initial=np.inf) if ascended else np.full(size, np.nan),
+            notes=tuple(notes(partition, weights, result.valley)) if ascended else (BY_CHARTS,),
         )
 
     @property
@@ -92,7 +96,8 @@ class ModeTable:
 
     def counts(self, k: int | np.integer) -> tuple[str, str, str]:
         """Visits, peaks and pass of a mode, to be printed."""
-        return str(self.visits[k]), str(self.peaks[k]), nats(self.pass_[k])
+        peaks = "?" if self.peaks[k] < 0 else str(self.peaks[k])
+        return str(self.visits[k]), peaks, nats(self.pass_[k])
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -103,16 +108,19 @@ class ModeTable:
     def __str__(self) -> str:
         lines = ["mode   weight      ±   log evidence      ±     visits  jumps in  jumps out  peaks   pass"]
         for k in self.shown:
+            visits, peaks, valley = self.counts(k)
             lines.append(
                 f"{k:4d}   {self.weight[k]:.4f}  {self.weight_se[k]:.4f}  {self.log_evidence[k]:12.3f}"
-                f"  {self.log_evidence_se[k]:.3f}   {self.visits[k]:8d}"
-                f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}  {self.peaks[k]:5d}  {nats(self.pass_[k]):>5s}"
+                f"  {self.log_evidence_se[k]:.3f}   {visits:>8s}"
+                f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}  {peaks:>5s}  {valley:>5s}"
             )
         return "\n".join([*lines, *(f"   and {line}" for line in self.left_out), *self.notes])
 
 
 def nats(valley: float) -> str:
-    """A valley in words: deep ones are not looked at closely."""
+    """A valley in words: deep ones are not looked at closely, and NaN was not looked at."""
+    if np.isnan(valley):
+        return "?"
     return "-" if np.isinf(valley) else f">{FAR:g}" if valley >= FAR else f"{valley:.2f}"
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whmc._words import counted
-from whmc.estimate.modes import nats
 from whmc.plots.pairs import DistinguishingParameters
 from whmc.plots.style import mode_styles
 from whmc.report.alt_text import number
@@ -106,6 +105,7 @@ def modes(result: "Result") -> str:
     rows = []
     visited = np.flatnonzero(found.visits)
     for k in visited[np.argsort(-found.weight[visited], kind="stable")]:
+        visits, peaks, valley = found.counts(k)
         rows.append(
             [
                 _name(result, int(k)),
@@ -113,9 +113,10 @@ def modes(result: "Result") -> str:
                 number(float(found.weight_se[k]), ".4f"),
                 number(float(found.log_evidence[k]), ".3f"),
                 number(float(found.log_evidence_se[k]), ".3f"),
-                *(str(counts[k]) for counts in (found.visits, found.jumps_in, found.jumps_out, found.num_charts)),
-                str(found.peaks[k]),
-                escape(nats(found.pass_[k])),
+                visits,
+                *(str(counts[k]) for counts in (found.jumps_in, found.jumps_out, found.num_charts)),
+                peaks,
+                escape(valley),
             ]
         )
     head = ["mode", "weight", "±", "log evidence", "±", "visits", "jumps in", "jumps out", "charts", "peaks", "pass"]
