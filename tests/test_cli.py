@@ -331,4 +331,4 @@ def test_a_search_tells_what_it_does_unless_quiet(folder, monkeypatch, capsys, q
     assert main(["modes", f"{folder}/model.py:target", *["--quiet"] * quiet]) == 0
     told = capsys.readouterr().err.splitlines()
     assert all(line.startswith("whmc search") for line in told)
-    assert bool(told) is not quiet and any(" starts  2 modes so far" in line for line in told) is not quiet
+    assert bool(told) is not quiet and any(" starts  2 charts so far" in line for line in told) is not quiet

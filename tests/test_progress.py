@@ -14,6 +14,7 @@ from whmc.run import progress
 from whmc.run.progress import Progress
 from whmc.search.doing import Doing
 from whmc.search.mode_search import start_search
+from whmc.testing import gaussian_mixture
 
 
 @dataclasses.dataclass
@@ -95,6 +96,18 @@ def test_the_speed_is_gradients_by_seconds_from_the_first_block_on(frames):
     assert max(speeds) < 1.5 * mean  # blocks are alike
 
 
+@pytest.mark.parametrize(
+    ("adapt", "says"), [("warmup", "\n     modes by charts 2  "), ("regeneration", "  2 modes by charts, ")]
+)
+def test_what_charts_tell_of_modes_is_called_so(adapt, says):
+    """Two Gaussians three standard deviations apart have two charts, and are one mode in the result."""
+    case, view = gaussian_mixture([0.6, 0.4], [[-1.5], [1.5]], np.ones((2, 1, 1))), Frames()
+    result = whmc.sample(case.target, modes=case.locations, draws=100, warmup=100, adapt=adapt, progress=view)
+    told = [one for one in view.pictures if one.startswith("whmc sampling")]
+    assert len(result.modes) == 1 and says in told[-1]
+    assert told[-1].count("mode") == told[-1].count("modes by charts") == 1
+
+
 def test_every_phase_of_a_run_is_told(frames):
     told = [re.match(r"whmc (\S+)", one)[1] for one in frames[0]]
     assert list(dict.fromkeys(told)) == ["compile", "warm-up", "sampling", "evidence", "modes"]
@@ -105,8 +118,8 @@ def test_the_search_tells_its_parts_and_promises_nothing(monkeypatch):
     view, case = Frames(), problem("pair")
     whmc.sample(case.target, draws=20, warmup=20, progress=view)
     told = [one for one in view.pictures if one.startswith("whmc search")]
-    assert "compiling the density" in told[0] and "weighing what was found  2 modes so far" in told[-1]
-    parts = (r"\d+ starts  2 modes so far, \d+ gradients", r"of at most 200 temp")
+    assert "compiling the density" in told[0] and "weighing what was found  2 charts so far" in told[-1]
+    parts = (r"\d+ starts  2 charts so far, \d+ gradients", r"of at most 200 temp")
     assert all(any(re.search(part, one) for one in told) for part in parts)
     assert not any("%" in one or "left" in one for one in told)
     # a population is told of at every temperature

@@ -1,4 +1,6 @@
-"""The live view of a run: what it does and for how much longer, the modes with their weights so far, speed.
+"""The live view of a run: what it does and for how much longer, the modes by charts with their weights so far, speed.
+
+Which charts belong to one mode only the ascents after the last draw tell, so there may be fewer modes in the result.
 
 On a terminal it is a picture that changes. Elsewhere, in notebooks, logs and batch jobs, it is a line now and then: the
 first after two seconds, then one each time that the time in a phase has doubled, so that logs stay short.
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from whmc._shapes import Float
+from whmc._words import counted
 from whmc.kernels.block import Trace, regenerated
 from whmc.modes.library import ModeLibrary
 from whmc.run.pace import Pace
@@ -24,7 +27,7 @@ from whmc.search.doing import Doing
 from whmc.search.mode_search import SearchState
 
 SHOWN = 6
-"""Modes in the view, the heaviest first."""
+"""Modes by charts in the view, the heaviest first."""
 
 REFRESH = 0.1
 """Seconds between two pictures at least: the view takes no time from the run."""
@@ -141,15 +144,16 @@ class Progress:
         self.say("sampling", done, most, unit="draws", more=more)
 
     def searching(self, search: SearchState, doing: Doing, budget: float) -> None:
-        """What a search is at. How long it takes nobody knows: it goes on where there is more to be found."""
-        spent, num_modes = search.num_gradients + doing.num_gradients, len(search.peaks)
-        found = f"{num_modes} mode{'s' * (num_modes != 1)} so far, {spent} gradients"
+        """What a search is at. How long it takes nobody knows: it goes on where there is more to be found. All it finds
+        gets a chart."""
+        spent = search.num_gradients + doing.num_gradients
+        found = f"{counted(len(search.peaks), 'chart')} so far, {spent} gradients"
         if spent < budget < np.inf:
             found += f" of {budget:.0f} at most"
         self.say("search", doing.done, doing.most, unit=doing.what, more=found, exact=False)
 
     def take(self, trace: Trace, library: ModeLibrary) -> None:
-        """Adds up the modes, jumps and costs of a block, (steps, chains, ...)."""
+        """Adds up the modes by charts, jumps and costs of a block, (steps, chains, ...)."""
         if not self.shown:
             return
         modes = library.mode_of[np.asarray(trace.label)]
@@ -215,7 +219,7 @@ class Progress:
         return f"whmc {news.phase:<9s}{start}  {'  '.join(part for part in [*parts, news.more] if part)}".rstrip()
 
     def _modes(self) -> list[str]:
-        """Weights with errors across chains, and how the chains move."""
+        """Weights of the modes by charts, with errors across chains, and how the chains move."""
         pace = self.paces.get(("sampling", "draws"))
         if self.counts is None or pace is None:
             return []
@@ -226,8 +230,8 @@ class Progress:
         rest = f"  and {len(weight) - SHOWN} more" if len(weight) > SHOWN else ""
         rate = self.num_gradients / max(pace.told - pace.began, 1e-9)
         return [
-            f"     modes {len(weight)}  {found}{rest}",
-            f"     mode changes {self.num_jumps / self.num_steps:.2f} a step, regenerations {self.num_regenerations}, "
+            f"     modes by charts {len(weight)}  {found}{rest}",
+            f"     jumps {self.num_jumps / self.num_steps:.2f} a step, regenerations {self.num_regenerations}, "
             f"{rate:,.0f} gradients/s",
         ]
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from whmc._pytree import pytree
 from whmc._shapes import Array, Bool, Float, Int
+from whmc._words import counted
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
 from whmc.kernels.block import Trace, regenerated
 from whmc.kernels.cycle import moves
@@ -99,8 +100,9 @@ def adaptive_blocks(
         state = advance(state, target, log, active, num_steps, look)
         if not same_shapes(state.newest.library, library):
             state = compile_block(state, target, progress)
-        more = f"{state.newest.library.num_modes} modes, {_adaptation(state).num_regenerations} regenerations"
-        progress.sampling(state.moment.num_drawn, state.plan.draws, f"{more}; longer if more modes are found")
+        known, regenerations = state.newest.library.num_modes, _adaptation(state).num_regenerations
+        more = f"{counted(known, 'mode')} by charts, {regenerations} regenerations; longer if more are found"
+        progress.sampling(state.moment.num_drawn, state.plan.draws, more)
         yield state
 
 
