@@ -168,6 +168,18 @@ def test_another_valley_costs_no_evaluation_and_comes_back_from_a_file(overlappi
         result.with_valley(0.0)
 
 
+def test_alarms_of_a_result_know_which_modes_overlap(overlapping):
+    """The same draws, as if each chain had stayed in one of the modes."""
+    _, result = overlapping
+    chart = np.array([np.flatnonzero(result.partition.of_chart == k)[0] for k in (0, 1)])[np.arange(16) % 2]
+    none = dataclasses.replace(result.basins, row=result.basins.row[:0], end=result.basins.end[:0])
+    stuck = dataclasses.replace(result, chart=np.tile(chart[:, None], 500), basins=none)
+    raised = {alarm.name: alarm for alarm in stuck.alarms}
+    assert "overlaps with mode" in raised["jumps rare"].message
+    valley = float(raised["jumps rare"].remedy.split("with_valley(")[1].split(")")[0])
+    assert stuck.with_valley(valley).num_modes == 1 and "jumps rare" not in str(stuck.with_valley(valley).alarms)
+
+
 def test_charts_along_a_banana_are_one_mode():
     target = whmc.Target(
         lambda x: -0.125 * x[0] ** 2 - 0.5 * (x[1] - x[0] ** 2) ** 2, dim=2, starts=(-6.0, 6.0)

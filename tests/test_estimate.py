@@ -1,5 +1,6 @@
 """Numbers from draws, and their errors: weights, tours, what a search has not seen, alarms."""
 
+import re
 import tracemalloc
 from types import SimpleNamespace
 
@@ -447,6 +448,37 @@ def test_the_worst_pair_of_estimates_is_named():
     several = {"a": weighing(0.5), "b": weighing(0.56), "c": weighing(0.6)}
     (raised,) = alarms.weights_disagree(several)
     assert raised.figure == pytest.approx(10 / np.sqrt(2)) and "0.5 by a and 0.6 by c" in raised.message
+
+
+def neighbours(valley):
+    """Three modes, the first two with such a valley between them."""
+    depth = np.full((3, 3), np.inf)
+    depth[0, 1] = depth[1, 0] = valley
+    return depth
+
+
+ALONE = Weights(np.array([0.45, 0.45, 0.1]), np.full(3, 0.001))
+
+
+@pytest.mark.parametrize(
+    ("alarm", "near", "far"),
+    [
+        (
+            alarms.weights_disagree,
+            ({"a": ALONE, "b": Weights(np.array([0.5, 0.4, 0.1]), ALONE.se)},),
+            ({"a": ALONE, "b": Weights(np.array([0.45, 0.4, 0.15]), np.array([0.001, 1.0, 0.001]))},),
+        ),
+        (alarms.one_chain_only, (visited(20, 0), 3), (2 * visited(10, 0), 3)),
+        (alarms.jumps_rare, (changing(0), np.array([0.4, 0.5, 0.1])), (changing(0), np.array([0.4, 0.1, 0.5]))),
+    ],
+)
+def test_alarms_say_where_the_border_of_a_mode_is_not_sharp(alarm, near, far):
+    """Of the modes concerned one overlaps with another, or none; a valley that takes them together is named."""
+    (raised,) = alarm(*near, neighbours(1.47))
+    assert re.search(r"mode (0 overlaps with mode 1|1 overlaps with mode 0), and the border", raised.message)
+    assert raised.remedy.endswith("result.with_valley(1.5) takes these two for one mode")
+    for plain in (alarm(*near, neighbours(3.0)), alarm(*near), alarm(*far, neighbours(1.47))):
+        assert len(plain) == 1 and "overlaps" not in plain[0].message and "valley" not in plain[0].remedy
 
 
 def test_independent_draws_mix():

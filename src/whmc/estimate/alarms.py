@@ -15,6 +15,7 @@ from whmc._words import counted
 from whmc.estimate.effective import effective_draws_of_mean
 from whmc.estimate.evidence import Evidence
 from whmc.estimate.missing import MissingMass, percent
+from whmc.estimate.modes import NO_VALLEYS, Depth, border
 from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import FEWEST, Tours
 from whmc.estimate.weights import Weights
@@ -73,7 +74,7 @@ def kernel_inexact(exact: bool) -> list[Alarm]:
     ]
 
 
-def weights_disagree(estimates: Mapping[str, Weights]) -> list[Alarm]:
+def weights_disagree(estimates: Mapping[str, Weights], depth: Depth = NO_VALLEYS) -> list[Alarm]:
     """Two estimates of one weight that differ by more than their errors allow."""
     worst, pair, mode = 0.0, ("", ""), 0
     for first, second in combinations(estimates, 2):
@@ -87,18 +88,19 @@ def weights_disagree(estimates: Mapping[str, Weights]) -> list[Alarm]:
             worst, pair, mode = float(score.max()), (first, second), int(score.argmax())
     if worst <= DISAGREE:
         return []
+    overlap, together = border(depth, [mode])
     return [
         Alarm(
             "weights disagree",
             worst,
             f"mode {mode} has weight {estimates[pair[0]].weight[mode]:.3g} by {pair[0]} and "
-            f"{estimates[pair[1]].weight[mode]:.3g} by {pair[1]}: {worst:.1f} standard errors apart",
-            "The errors are too small. Increase draws=, and warmup= for better charts and step sizes",
+            f"{estimates[pair[1]].weight[mode]:.3g} by {pair[1]}: {worst:.1f} standard errors apart{overlap}",
+            f"The errors are too small. Increase draws=, and warmup= for better charts and step sizes{together}",
         )
     ]
 
 
-def one_chain_only(label: Int[np.ndarray, "chains draws"], size: int) -> list[Alarm]:
+def one_chain_only(label: Int[np.ndarray, "chains draws"], size: int, depth: Depth = NO_VALLEYS) -> list[Alarm]:
     """Modes visited by only one chain.
 
     Modes with fewer than ten draws, or with less than 0.1 % of all draws, are ignored: a negligible mode is bound to be
@@ -111,30 +113,40 @@ def one_chain_only(label: Int[np.ndarray, "chains draws"], size: int) -> list[Al
         return []
     modes = np.flatnonzero(lonely)
     which = f"mode {modes[0]} was" if len(modes) == 1 else f"modes {_some(modes)} were each"
+    overlap, together = border(depth, modes.tolist())
     return [
         Alarm(
             "one chain only",
             float(len(modes)),
-            f"{which} visited by only one of {len(label)} chains",
-            "The weight and its error are not reliable. Increase draws=, or give a better chart with modes=",
+            f"{which} visited by only one of {len(label)} chains{overlap}",
+            f"The weight and its error are not reliable. Increase draws=, or give a better chart with modes={together}",
         )
     ]
 
 
-def jumps_rare(label: Int[np.ndarray, "chains draws"], weight: Float[np.ndarray, " size"]) -> list[Alarm]:
-    """Chains that change mode much less often than independent draws would, which is in 1 - sum weight² of steps."""
+def jumps_rare(
+    label: Int[np.ndarray, "chains draws"], weight: Float[np.ndarray, " size"], depth: Depth = NO_VALLEYS
+) -> list[Alarm]:
+    """Chains that change mode much less often than independent draws would, which is in 1 - sum weight² of steps.
+
+    The two heaviest modes are those that most changes should be between.
+    """
     diversity = 1 - float(np.sum(weight**2))
     if len(weight) < 2 or label.shape[1] < 2 or (diversity < 1e-3 and len(np.unique(label)) == 1):
         return []
     changes = float(np.mean(label[:, 1:] != label[:, :-1]))
     if changes >= 0.01 * diversity:
         return []
+    heaviest, second = np.argsort(-weight, kind="stable")[:2].tolist()
+    overlap, together = border(depth, [second], [heaviest])
+    rate = f"chains change mode in {100 * changes:.2g}% of steps; independent draws would in {100 * diversity:.2g}%"
+    remedy = "The charts do not fit the modes. Increase warmup=, or choose a parametrisation with rounder modes"
     return [
         Alarm(
             "jumps rare",
             changes,
-            f"chains change mode in {100 * changes:.2g}% of steps; independent draws would in {100 * diversity:.2g}%",
-            "The charts do not fit the modes. Increase warmup=, or choose a parametrisation with rounder modes",
+            f"{rate}{overlap}",
+            f"{remedy}{together}",
         )
     ]
 

@@ -19,13 +19,13 @@ NUM_DRAWS = 2000
 
 def diagnose(result: "Result") -> tuple[Alarm, ...]:
     """What not to trust in a result."""
-    chains, draws = result.label.shape
+    (chains, draws), depth = result.label.shape, result.partition.depth
     return (
         *alarms.kernel_inexact(result.exact),
         *alarms_of_density.improper(result.noticed.improper),
-        *alarms.weights_disagree(result.weight_estimates),
-        *alarms.one_chain_only(result.label, len(result.modes)),
-        *alarms.jumps_rare(result.label, _more_even_weights(result)),
+        *alarms.weights_disagree(result.weight_estimates, depth),
+        *alarms.one_chain_only(result.label, len(result.modes), depth),
+        *alarms.jumps_rare(result.label, _more_even_weights(result), depth),
         *(() if result.search is None else alarms.modes_missing(result.search)),
         *alarms.chains_behind(result.num_behind, chains),
         *alarms.stopped_early(draws, result.num_asked),

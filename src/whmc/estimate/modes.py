@@ -30,6 +30,11 @@ BORDERS = ((2.0, 0.001), (1.0, 0.002), (0.5, 0.009), (0.25, 0.019), (0.0, 0.023)
 BY_CHARTS = "Modes are told by charts alone: the run was not finished; whmc.resume tells them by their peaks."
 """Said where no ascents were made."""
 
+Depth = Float[np.ndarray, "modes modes"]
+"""Nats of the valley between every two modes, infinite where they are no neighbours."""
+
+NO_VALLEYS: Depth = np.zeros((0, 0))
+
 NOTED = 4
 """Pairs of modes that overlap, and modes with several peaks, that are told; the others are counted."""
 
@@ -157,6 +162,20 @@ def _overlap(fall: float, depth: float, valley: float, modes: tuple[int, int], t
         f"{names} overlap: {what}. Their weights say from which draws one climbs to which peak; {border}. "
         f"Their sum, {total:.3f}, does not depend on it."
     )
+
+
+def border(depth: Depth, modes: list[int], others: list[int] | None = None) -> tuple[str, str]:
+    """What to add to message and remedy where one of the modes overlaps with another, or with one of the others: where
+    their border is drawn matters for each, and not for both together."""
+    among = np.full_like(depth, np.inf)
+    some = np.ix_([k for k in modes if k < len(depth)], range(len(depth)) if others is None else others)
+    among[some] = depth[some]
+    valley = among.min(initial=np.inf)
+    if not valley < OVERLAP:
+        return "", ""
+    mode, other = np.argwhere(among == valley)[0]
+    overlap = f"; mode {mode} overlaps with mode {other}, and the border between them is not sharp"
+    return overlap, f"; result.with_valley({np.floor(10 * valley + 1) / 10:.1f}) takes these two for one mode"
 
 
 def _locations(result: "Result") -> Float[np.ndarray, "modes dim"]:
