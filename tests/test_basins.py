@@ -9,12 +9,14 @@ import pytest
 
 import whmc
 from basin_truth import shares
+from whmc.cli.as_json import as_json
 from whmc.estimate.basins import Basins, Partition, corrected, correction
 from whmc.estimate.dip import FAR, dips
 from whmc.estimate.modes import notes
 from whmc.estimate.weights import Weights
 from whmc.modes.curvature import library_at
 from whmc.search.passes import FINE, straight, strings
+from whmc.storage.netcdf import to_datatree
 from whmc.testing import gaussian_mixture, shells
 
 
@@ -156,6 +158,14 @@ def test_weights_are_those_of_the_basins(overlapping):
     assert own.share == pytest.approx(np.mean(result.label == 0)) and "of all" in repr(own)
 
 
+@pytest.mark.parametrize(
+    ("share", "error", "told"), [(0.530, 0.009, True), (0.530, 0.011, False), (0.5019, 0.0, False), (0.4979, 0.0, True)]
+)
+def test_draws_of_a_mode_say_where_their_share_is_not_its_weight(overlapping, share, error, told):
+    own = dataclasses.replace(overlapping[1].mode(0), weight=0.5, weight_se=error, share=share)
+    assert ("from which that share differs" in repr(own)) is told
+
+
 def test_another_valley_costs_no_evaluation_and_comes_back_from_a_file(overlapping, tmp_path):
     _, result = overlapping
     again = whmc.load(result.save(tmp_path / "result.nc"))
@@ -166,6 +176,24 @@ def test_another_valley_costs_no_evaluation_and_comes_back_from_a_file(overlappi
     assert whmc.load(one.save(tmp_path / "one.nc")).num_modes == 1
     with pytest.raises(ValueError, match="must be > 0 nats"):
         result.with_valley(0.0)
+
+
+def test_labels_and_modes_of_a_file_are_those_of_the_result(overlapping, tmp_path):
+    """Some draws do not bear the label of their chart; another valley is kept; `--json` agrees."""
+    _, result = overlapping
+    assert np.any(result.label != result.partition.of_chart[result.chart])
+    for one in (result, result.with_valley(2.9)):
+        loaded = whmc.load(one.save(tmp_path / "result.nc"))
+        np.testing.assert_array_equal(loaded.label, one.label)
+        for same in (one, loaded):
+            tree, told, table = to_datatree(same), as_json(same), one.modes
+            np.testing.assert_array_equal(tree["sample_stats"]["mode"].values, one.label)
+            np.testing.assert_array_equal(tree["modes"]["visits"].values, np.bincount(one.label.ravel()))
+            for name in ("location", "weight", "weight_se", "peaks"):
+                np.testing.assert_array_equal(tree["modes"][name].values, getattr(table, name))
+                np.testing.assert_array_equal([mode[name] for mode in told["modes"]], getattr(table, name))
+            np.testing.assert_array_equal(tree["modes"]["pass"].values, table.pass_)
+            assert tree["modes"].attrs["notes"].splitlines() == told["notes"] == list(table.notes)
 
 
 def test_alarms_of_a_result_know_which_modes_overlap(overlapping):

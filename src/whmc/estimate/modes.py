@@ -35,6 +35,9 @@ Depth = Float[np.ndarray, "modes modes"]
 
 NO_VALLEYS: Depth = np.zeros((0, 0))
 
+SHARE_ERRORS, LEAST_SHARE_GAP = 3.0, 0.002
+"""A share of the draws that is further from the weight than so many of its errors, and than this, is told."""
+
 NOTED = 4
 """Pairs of modes that overlap, and modes with several peaks, that are told; the others are counted."""
 
@@ -215,4 +218,7 @@ class ModeDraws:
     def __repr__(self) -> str:
         size = counted(len(self), "draw")
         weight = f"weight {self.weight:.4f} ± {self.weight_se:.4f}"
-        return f"ModeDraws(mode {self.number}: {size}, {self.share:.4f} of all; {weight})"
+        gap = abs(self.share - self.weight)
+        differs = gap > LEAST_SHARE_GAP and gap > SHARE_ERRORS * self.weight_se
+        told = ", from which that share differs: the probability of the mode is the weight" if differs else ""
+        return f"ModeDraws(mode {self.number}: {size}, {self.share:.4f} of all; {weight}{told})"

@@ -52,7 +52,7 @@ def to_datatree(result: "Result") -> "xarray.DataTree":
         "/posterior": xarray.Dataset(posterior, {**here, **coords}, attributes),
         "/sample_stats": xarray.Dataset({k: (AXES, v) for k, v in _stats(result).items()}, here, attributes),
         "/unconstrained_posterior": xarray.Dataset(position, {**here, **coordinate}),
-        "/modes": xarray.Dataset(_modes(result), {"mode": np.arange(len(result.modes)), **coordinate}),
+        "/modes": _modes(result, coordinate),
     }
     return xarray.DataTree.from_dict(groups)
 
@@ -89,10 +89,15 @@ def _stats(result: "Result") -> dict[str, np.ndarray]:
     return stats
 
 
-def _modes(result: "Result") -> dict[str, Any]:
+def _modes(result: "Result", coordinate: Mapping[str, Any]) -> "xarray.Dataset":
+    """The table of modes, and the lines under it."""
+    import xarray
+
     table = result.modes
     columns = {name.rstrip("_"): (("mode",), getattr(table, name)) for name in MODES}
-    return {"location": (("mode", "coordinate"), table.location), **columns}
+    place = {"location": (("mode", "coordinate"), table.location)}
+    notes = {"notes": "\n".join(table.notes)}
+    return xarray.Dataset({**place, **columns}, {"mode": np.arange(len(table)), **coordinate}, notes)
 
 
 def file_names(names: Iterable[str], kind: str) -> dict[str, str]:
