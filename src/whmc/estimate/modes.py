@@ -73,7 +73,7 @@ class ModeTable:
             num_charts=np.bincount(partition.of_chart, minlength=size),
             peaks=partition.peaks,
             pass_=partition.depth.min(axis=1, initial=np.inf),
-            notes=tuple(notes(partition, weights, result.valley)) if result.basins is not None else (),
+            notes=_notes(result, weights),
         )
 
     @property
@@ -109,6 +109,16 @@ class ModeTable:
                 f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}  {self.peaks[k]:5d}  {nats(self.pass_[k]):>5s}"
             )
         return "\n".join([*lines, *(f"   and {line}" for line in self.left_out), *self.notes])
+
+
+def _notes(result: "Result", weights: Weights) -> tuple[str, ...]:
+    if result.basins is None:
+        return ()
+    found = tuple(notes(result.partition, weights, result.valley))
+    if not result.basins.num_straight:
+        return found
+    pairs = counted(result.basins.num_straight, "pair")
+    return (*found, f"{pairs} of peaks were compared along straight lines only: some modes may be one.")
 
 
 def nats(valley: float) -> str:
