@@ -10,7 +10,8 @@ import pytest
 import whmc
 from basin_truth import shares
 from whmc.cli.as_json import as_json
-from whmc.estimate.basins import Basins, Partition, corrected, correction
+from whmc.estimate.basins import Basins, Partition
+from whmc.estimate.correction import corrected, correction
 from whmc.estimate.dip import FAR, dips
 from whmc.estimate.modes import notes
 from whmc.estimate.weights import Weights
@@ -107,6 +108,17 @@ def test_a_dip_of_too_few_draws_is_not_told():
     draws = np.random.default_rng(0).standard_normal((50, 2))
     group = (np.arange(50) < 5).astype(int)
     assert np.isnan(dips(draws, group, group < 0, np.zeros((2, 2)), np.array([[0, 1]]))[0])
+
+
+@pytest.mark.parametrize("num", [4000, 32_000])
+def test_a_dip_does_not_depend_on_how_many_draws_there_are(num):
+    """A small shoulder, on which the density falls by .07 nats. Groups may be thinned by factors of their own."""
+    rng = np.random.default_rng(2)
+    small = rng.random(num) < 0.03
+    draws = np.where(small, rng.normal(2.6, 0.3, num), rng.normal(0.0, 1.0, num))[:, None]
+    group = (draws[:, 0] > 2.0).astype(int)
+    found = dips(draws, group, np.zeros(num, bool), np.array([[0.0], [2.6]]), np.array([[0, 1]]))[0]
+    assert found < 0.5
 
 
 def test_one_gaussian_cut_in_two_has_no_dip():
@@ -279,3 +291,31 @@ def test_words_and_errors_are_those_of_the_valley_asked_for(overlapping):
     assert "only" not in result.with_valley(0.5 * fall).modes.notes[0]
     lines = [next(iter(notes(shallow(0.6).partition(valley), EVEN, valley))) for valley in (0.5, 0.7)]
     assert "0.6 nats below the lower peak" in lines[0] and "up to 0.009" in lines[0] and "2 peaks" in lines[1]
+
+
+def one_chart_for_two(chains, draws, ends):
+    """Basins of two modes that one chart covers; ends: which of them each draw (chain, draw) climbs to."""
+    row = np.argwhere(np.ones((chains, draws), bool))
+    strata = np.ones((chains, draws), int)
+    found = basins([0.0, 0.0], [(0, 1)], [9.0], row=row, end=ends.ravel(), stratum=strata)
+    return found, found.partition(), np.zeros((chains, draws), int)
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_the_error_of_ascents_covers_where_draws_of_a_chain_end_alike(stuck):
+    rng, z = np.random.default_rng(3), []
+    for _ in range(200):
+        ends = rng.random((16, 1 if stuck else 8)) < 0.5
+        found = correction(*one_chart_for_two(16, 8, np.broadcast_to(ends, (16, 8)).astype(int)), np.array([1.0, 0.0]))
+        z.append((found.weight[1] - 0.5) / found.se[1])
+    assert 0.7 < np.mean(np.square(z)) < 1.4
+
+
+def test_draws_of_a_chart_that_covers_two_modes_are_told_by_their_neighbours():
+    case = pair_of_gaussians(2, 5.0)
+    result = whmc.sample(case.target, modes=[[0.0, 0.0]], seed=0, draws=500, progress=False)
+    truth = (result.draws[..., 0] > 2.5).astype(int)
+    right = int(result.partition.of_peak[result.basins.location[:, 0].argmax()])
+    assert result.num_modes == 2 and np.mean((result.label == right) == truth) > 0.98
+    assert result.mode(right).share == pytest.approx(result.modes.weight[right], abs=0.05)
+    assert np.abs(result.modes.weight - 0.5).max() < 5 * result.modes.weight_se.max() < 0.2

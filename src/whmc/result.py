@@ -9,14 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from whmc._shapes import Bool, Float, Int
 from whmc.estimate import moves, summary
 from whmc.estimate.alarms import Alarm, weights_disagree
-from whmc.estimate.basins import NOWHERE, VALLEY, Basins, Partition, corrected, correction
+from whmc.estimate.basins import VALLEY, Basins, Partition
+from whmc.estimate.correction import corrected, correction
 from whmc.estimate.diagnosis import diagnose
 from whmc.estimate.evidence import Evidence
+from whmc.estimate.labels import labels
 from whmc.estimate.modes import ModeDraws, ModeTable
 from whmc.estimate.parameters import ParameterTable
 from whmc.estimate.tours import Tours
@@ -157,13 +160,18 @@ class Result:
 
     @cached_property
     def label(self) -> Int[np.ndarray, "chains draws"]:
-        """The mode of each draw: that of its chart, or, where an ascent was made from it, of the peak it reached."""
-        label = self.partition.of_chart[self.chart]
-        if self.basins is not None and len(self.basins.row):
-            known = self.basins.end != NOWHERE
-            chain, draw = self.basins.row[known].T
-            label[chain, draw] = self.partition.of_peak[self.basins.end[known]]
-        return label
+        """The mode of each draw: that of its chart, or of the peak that an ascent from it, or near it, reached."""
+        if self.basins is None:
+            return self.partition.of_chart[self.chart]
+        return labels(self.basins, self.partition, self.chart, self.folded)
+
+    def folded(self, some: Bool[np.ndarray, "chains draws"]) -> Float[np.ndarray, "n dim"]:
+        """Some of the draws; where there are symmetries, the images of them that were sampled."""
+        rows = self.draws[some]
+        if self.target.fold is None:
+            return rows
+        with jax.enable_x64(True):
+            return self.target.home(rows)
 
     @cached_property
     def modes(self) -> ModeTable:

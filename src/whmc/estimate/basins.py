@@ -1,4 +1,4 @@
-"""What a mode is, and what ascents from draws say of the modes' weights.
+"""What a mode is.
 
 A mode is a set of peaks of the density, as the model writes it, between which neither the density nor the draws show a
 valley of `VALLEY` nats. A draw belongs to the mode whose peak an ascent from it reaches. Charts say where to look, and
@@ -9,12 +9,7 @@ decide nothing. With H the highest peak of a component, pass_ab the lowest log d
 peaks are taken together from the highest pass down, while min(H_A, H_B) - pass_ab and the dip are below the valley
 asked for: the lower component joins the higher.
 
-Weights come from charts, which are known well, and a correction by ascents from a sample of the draws. Strata s are the
-mode of the chart that covers a draw best, and whether it covers the draw alone; omega_s is their share of the draws:
-
-    W_k   = W_k(charts) + sum_s omega_s d_ks,
-    d_ks  = mean over the ascents i from s of 1[i ends in k] - 1[chart of i in k],
-    se_k² = se_k(charts)² + se(mean over draws of d_ks)² + sum_s omega_s² var(d_ks)/n_s
+What follows for weights: `correction.py`.
 """
 
 import dataclasses
@@ -22,7 +17,6 @@ import dataclasses
 import numpy as np
 
 from whmc._shapes import Bool, Float, Int
-from whmc.estimate.weights import Weights, standard_error
 
 VALLEY = 1.0
 """Nats. Two kinds of ascent give the basins of two Gaussians shares that differ by .002 at most where the pass is one
@@ -76,7 +70,8 @@ class Basins:
         (a ring, a shell), which the highest of its ascended points stands for.
     pair, fall, dip: of pairs of peaks, as above; dip is NaN where it was not looked at.
     of_chart: the peak of each chart. row, end: draws (chain, draw) that were ascended from, and the peaks they reached.
-    stratum: of every `every`-th draw of each chain, two for each mode.
+    stratum: of every `every`-th draw of each chain, two for each mode. num_straight: pairs for which the gradients
+        that the run may spend allowed no other path than the straight line.
     """
 
     location: Float[np.ndarray, "peaks dim"]
@@ -90,6 +85,7 @@ class Basins:
     end: Int[np.ndarray, " n"]
     stratum: Int[np.ndarray, "chains some"]
     every: int
+    num_straight: int = 0
 
     @property
     def passes(self) -> Float[np.ndarray, " pairs"]:
@@ -154,76 +150,3 @@ class Partition:
     @property
     def num_modes(self) -> int:
         return len(self.depth)
-
-
-@dataclasses.dataclass(frozen=True)
-class Correction:
-    """What ascents add to the weights that charts give, with the error of it.
-
-    of_draws, of_ascents: the two parts of the error, by which draws there are and by which of them were ascended from.
-    doubt: omega_s times the standard deviation of one ascent, which is where more of them help.
-    """
-
-    weight: Float[np.ndarray, " modes"]
-    of_draws: Float[np.ndarray, " modes"]
-    of_ascents: Float[np.ndarray, " modes"]
-    doubt: Float[np.ndarray, "strata modes"]
-
-    @property
-    def se(self) -> Float[np.ndarray, " modes"]:
-        return np.hypot(self.of_draws, self.of_ascents)
-
-
-def correction(
-    basins: Basins, partition: Partition, chart: Int[np.ndarray, "chains draws"], weight: Float[np.ndarray, " modes"]
-) -> Correction:
-    """The sum over strata of omega_s d_ks with its error.
-
-    weight: of the modes by charts. The mean of a stratum that d_ks was found in by n_s ascents has variance
-    p (1 - p)/n_s in each mode, with half a draw more that ends elsewhere where charts do not cover alone.
-    """
-    size, num_strata = partition.num_modes, int(basins.stratum.max(initial=0)) + 1
-    useful = basins.end != NOWHERE
-    row, end = basins.row[useful], partition.of_peak[basins.end[useful]]
-    own = partition.of_chart[chart[row[:, 0], row[:, 1]]]
-    stratum = basins.stratum[row[:, 0], row[:, 1] // basins.every]
-    num = np.maximum(np.bincount(stratum, minlength=num_strata), 1)[:, None]
-    share = np.bincount(basins.stratum.ravel(), minlength=num_strata) / basins.stratum.size
-    gone, come = np.zeros((num_strata, size)), np.zeros((num_strata, size))
-    elsewhere = own != end
-    np.add.at(gone, (stratum[elsewhere], own[elsewhere]), 1.0)
-    np.add.at(come, (stratum[elsewhere], end[elsewhere]), 1.0)
-    difference = (come - gone) / num
-    variance = np.maximum((come + gone) / num - difference**2, 0.0)
-    covered_by = partition.of_chart[chart[:, :: basins.every]]
-    touched = np.zeros((num_strata, size), bool)
-    touched[basins.stratum, covered_by] = touched[stratum, end] = True
-    touched &= (np.arange(num_strata) % 2 == 1)[:, None] & (size > 1)  # elsewhere charts cover alone
-    variance = np.where(touched, np.maximum(variance, 0.5 / num * (1 - 0.5 / num)), variance)
-    squares = share[:, None] ** 2 * variance / num
-    of_draws = _error_of_mean(basins.stratum, difference)
-    total = np.maximum(share @ difference, -weight)
-    return Correction(total, of_draws, np.sqrt(squares.sum(axis=0)), share[:, None] * np.sqrt(variance))
-
-
-MOST_NUMBERS = 4_000_000
-"""Of the values of some modes at all draws, which are looked at together."""
-
-
-def _error_of_mean(
-    stratum: Int[np.ndarray, "chains some"], value: Float[np.ndarray, "strata modes"]
-) -> Float[np.ndarray, " modes"]:
-    """The standard error of the mean over draws of a value that each stratum has, by chains and their batches."""
-    error = np.zeros(value.shape[1])
-    some = np.flatnonzero(np.any(value != 0, axis=0))
-    at_once = max(1, MOST_NUMBERS // stratum.size)
-    for first in range(0, len(some), at_once):
-        mine = some[first : first + at_once]
-        error[mine] = standard_error(value[:, mine][stratum])
-    return np.nan_to_num(error)
-
-
-def corrected(weights: Weights, found: Correction) -> Weights:
-    """Weights by charts with what ascents add."""
-    weight = np.maximum(weights.weight + found.weight, 0.0)
-    return Weights(weight / weight.sum(), np.hypot(weights.se, found.se))

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 
 from whmc.estimate import alarms, alarms_of_density, moves
@@ -67,10 +66,9 @@ def _watched(result: "Result") -> ParameterTable:
 
 def _far_share(result: "Result") -> float:
     """Share of draws far outside the nearest chart, beyond what even heavy tails explain."""
-    target, dim = result.target, result.target.dim
-    some = np.asarray(result.draws[:, :: max(1, result.label.size // NUM_DRAWS)]).reshape(-1, dim)
-    if target.fold is not None:  # unfolded draws are far from the charts, and their images are not
-        with jax.enable_x64(True):
-            some = target.home(some)
-    square = chart_squares(result.library, some).min(axis=0)
+    dim = result.target.dim
+    some = np.zeros(result.chart.shape, bool)
+    some[:, :: max(1, some.size // NUM_DRAWS)] = True
+    # unfolded draws are far from the charts, and their images are not
+    square = chart_squares(result.library, result.folded(some)).min(axis=0)
     return float(np.mean(square > 4 * (dim + 5 * np.sqrt(2 * dim))))

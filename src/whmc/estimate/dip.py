@@ -51,6 +51,7 @@ def dips(
     peak of each group.
     """
     members = [np.flatnonzero(group == k) for k in range(len(top))]
+    sizes = [len(rows) for rows in members]
     members = [rows[:: max(1, -(-len(rows) // MOST_DRAWS))] for rows in members]
     found = np.full(len(pairs), np.nan)
     for n, (a, b) in enumerate(pairs.tolist()):
@@ -59,8 +60,9 @@ def dips(
         first, second = members[a], members[b]
         learned = (position[first[::2]], position[second[::2]], labelled[first[::2]], labelled[second[::2]])
         deepest = 0.0
+        share = sizes[a] / (sizes[a] + sizes[b])
         for way in _directions(*learned, top[b] - top[a]):
-            deepest = max(deepest, _valley(position[first[1::2]] @ way, position[second[1::2]] @ way))
+            deepest = max(deepest, _valley(position[first[1::2]] @ way, position[second[1::2]] @ way, share))
             if deepest >= FAR:
                 break
         found[n] = deepest
@@ -97,23 +99,23 @@ def _directions(
         yield solve(second[known_second].mean(axis=0) - first[known_first].mean(axis=0))
 
 
-def _valley(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " m"]) -> float:
-    """The dip along one direction."""
+def _valley(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " m"], share: float) -> float:
+    """The dip along one direction. share: of the first group, which may be thinned more than the second."""
     low, high = np.median(first), np.median(second)
     if not low < high:
         first, second, low, high = -first, -second, -low, -high
     if not low < high:
         return 0.0
     places = np.linspace(low, high, PLACES)
-    density = _counts(first, places) + _counts(second, places)
+    density = share * _density(first, places) + (1 - share) * _density(second, places)
     with np.errstate(divide="ignore"):
         height = np.log(density)
     sides = np.minimum(np.maximum.accumulate(height), np.maximum.accumulate(height[::-1])[::-1])
     return float(np.max(np.where(np.isfinite(height), sides - height, FAR)))
 
 
-def _counts(value: Float[np.ndarray, " n"], places: Float[np.ndarray, " places"]) -> Float[np.ndarray, " places"]:
-    """The kernel density of some numbers, times how many they are."""
+def _density(value: Float[np.ndarray, " n"], places: Float[np.ndarray, " places"]) -> Float[np.ndarray, " places"]:
+    """The kernel density of some numbers."""
     width = max(BANDWIDTH, len(value) ** -0.2) * value.std()
     width = max(width, 1e-9 * (places[-1] - places[0]))
     reach = 4 * width
@@ -126,4 +128,4 @@ def _counts(value: Float[np.ndarray, " n"], places: Float[np.ndarray, " places"]
     # a bin may be wider than the kernel
     width = max(width, edges[1] - edges[0])
     kernel = np.exp(-0.5 * ((places[:, None] - middle) / width) ** 2)
-    return np.asarray(kernel @ number / (width * np.sqrt(2 * np.pi)))
+    return np.asarray(kernel @ number / (len(value) * width * np.sqrt(2 * np.pi)))

@@ -85,7 +85,7 @@ class ModeTable:
             num_charts=np.bincount(partition.of_chart, minlength=size),
             peaks=partition.peaks if ascended else np.full(size, -1),
             pass_=partition.depth.min(axis=1, initial=np.inf) if ascended else np.full(size, np.nan),
-            notes=tuple(notes(partition, weights, result.valley)) if ascended else (BY_CHARTS,),
+            notes=_notes(result, weights),
         )
 
     @property
@@ -123,6 +123,16 @@ class ModeTable:
                 f"  {self.jumps_in[k]:8d}  {self.jumps_out[k]:9d}  {peaks:>5s}  {valley:>5s}"
             )
         return "\n".join([*lines, *(f"   and {line}" for line in self.left_out), *self.notes])
+
+
+def _notes(result: "Result", weights: Weights) -> tuple[str, ...]:
+    if result.basins is None:
+        return (BY_CHARTS,)
+    found = tuple(notes(result.partition, weights, result.valley))
+    if not result.basins.num_straight:
+        return found
+    pairs = counted(result.basins.num_straight, "pair")
+    return (*found, f"{pairs} of peaks were compared along straight lines only: some modes may be one.")
 
 
 def nats(valley: float) -> str:

@@ -84,7 +84,7 @@ def _with_basins(state: RunState, target: Target, result: Result, progress: Prog
         return state
     began = time.perf_counter()
     progress.say("modes", unit="ascents from draws")
-    report, folded = state.search_report, target.fold is not None
+    report, folded, before = state.search_report, target.fold is not None, state.moment.gradients
     # of a folded density the search knows other peaks than those of the density as it is written
     peaks = [] if report is None or folded else [peak for peak in report.state.peaks if peak.at_peak]
 
@@ -97,7 +97,7 @@ def _with_basins(state: RunState, target: Target, result: Result, progress: Prog
             result.logdensity,
             peaks=peaks,
             weigh=result.weights_of,
-            most=MOST_GRADIENTS * state.moment.gradients.total,
+            most=MOST_GRADIENTS * (before.search + before.warmup + before.sampling),
         )
     seconds = Timings(modes=time.perf_counter() - began)
     return state.charged(Gradients(modes=spent.num), seconds).at(basins=basins)

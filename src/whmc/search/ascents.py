@@ -16,12 +16,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from whmc._shapes import Float, Int
-from whmc.estimate.basins import Basins, Partition, correction
+from whmc.estimate.basins import Basins, Partition
+from whmc.estimate.correction import correction
+from whmc.estimate.labels import in_parts
 from whmc.estimate.weights import Weights
 from whmc.modes.curvature import spread
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
-from whmc.search.nodes import Nodes, in_parts
+from whmc.search.nodes import Nodes
 from whmc.search.peak import Peak
 from whmc.target.counted import counted
 from whmc.target.rows import logdensities
@@ -85,10 +87,10 @@ def find_basins(
         starts, drawn = _chart_starts(target, library, draws, chart, logdensity)
         of_chart = nodes.climb(starts, must=True)
         row, price = _spaced_rows(draws.shape, every), 0.0
-        end = np.zeros(0, int)
-        for part in (row[:FEWEST_DRAWS], row[FEWEST_DRAWS : max(FEWEST_DRAWS, MOST_NUMBERS // (MEMORY * target.dim))]):
-            part = part[: FEWEST_DRAWS if price == 0 else max(0, int((most - spent.num) / price))]
-            before = spent.num
+        end, remembered = np.zeros(0, int), MOST_NUMBERS // (MEMORY * target.dim)
+        for part in (row[:FEWEST_DRAWS], row[FEWEST_DRAWS : max(FEWEST_DRAWS, remembered)]):
+            room = FEWEST_DRAWS if price == 0 else max(0, min((most - spent.num) / price, len(part)))
+            part, before = part[: int(room)], spent.num
             end = np.append(end, nodes.climb(_at(draws, part)))
             price = max(price, (spent.num - before) / max(len(part), 1), 1.0)
         row = row[: len(end)]
@@ -98,15 +100,17 @@ def find_basins(
             pair, fall, dip = nodes.compared(_thinned(draws), *seen, most - spent.num)
             location, height, peaked = nodes.all
             one = np.zeros_like(chart[:, ::every], int) if stratum is None else stratum
-            basins = Basins(location, height, peaked, pair, fall, dip, of_chart, row, end, one, every)
+            known = location, height, peaked, pair, fall, dip, of_chart, row, end, one
+            basins = Basins(*known, every, nodes.num_straight)
             size, partition = nodes.size, basins.partition()
             if partition.num_modes < 2:
                 return basins
             stratum = _strata(library, partition, draws[:, ::every], chart[:, ::every]) if stratum is None else stratum
+            weights = weigh(partition)
             while nodes.size == size:
                 basins = dataclasses.replace(basins, row=row, end=end, stratum=stratum)
-                room = int((most - spent.num) / price)
-                more = _more_rows(basins, partition, chart, weigh(partition), min(room, AT_ONCE))
+                room = max(0, min((most - spent.num) / price, AT_ONCE, remembered))
+                more = _more_rows(basins, partition, chart, weights, int(room))
                 if not len(more):
                     return basins
                 row, end = np.concatenate([row, more]), np.append(end, nodes.climb(_at(draws, more)))
@@ -118,7 +122,7 @@ def _at(draws: Float[np.ndarray, "chains draws dim"], row: Int[np.ndarray, "n 2"
 
 def _thinned(draws: Float[np.ndarray, "chains draws dim"]) -> Float[np.ndarray, "n dim"]:
     """Some of the draws, all chains alike."""
-    every = max(1, draws.shape[0] * draws.shape[1] // GROUPED_DRAWS)
+    every = max(1, -(-draws.shape[0] * draws.shape[1] // GROUPED_DRAWS))
     return np.asarray(draws[:, ::every], float).reshape(-1, draws.shape[2])
 
 
@@ -139,7 +143,7 @@ def _pooled_sd(
     library: ModeLibrary, draws: Float[np.ndarray, "chains draws dim"], chart: Int[np.ndarray, "chains draws"]
 ) -> Float[np.ndarray, " dim"]:
     """The standard deviations within charts, in each coordinate."""
-    every = max(1, chart.size // GROUPED_DRAWS)
+    every = max(1, -(-chart.size // GROUPED_DRAWS))
     rows, own = _thinned(draws), chart[:, ::every].ravel()
     number = np.maximum(np.bincount(own, minlength=library.size), 1)[:, None]
     mean = np.zeros((library.size, draws.shape[2]))

@@ -12,7 +12,8 @@ import numpy as np
 from whmc._shapes import Bool, Float, Int
 from whmc.estimate.basins import NOWHERE, VALLEY, taken_together
 from whmc.estimate.dip import FAR, dips
-from whmc.search.assign import NOBODY, settle
+from whmc.estimate.labels import nearest_of, squares_between
+from whmc.search.assign import NOBODY, KnownPeaks, settle
 from whmc.search.descent import descend
 from whmc.search.passes import FINE, POINTS, ROUNDS, mean_precision, nearest, straight, strings
 from whmc.search.peak import Peak
@@ -43,9 +44,6 @@ MOST_MIDPOINTS = 32
 CHORD = np.arange(1, 6) / 6
 """Where a chord is looked at."""
 
-TABLE_NUMBERS = 4_000_000
-"""Of a table of distances that is held at once."""
-
 
 class Nodes:
     """Where ascents have ended: nodes, which are peaks, or ends without a peak."""
@@ -60,6 +58,7 @@ class Nodes:
         self.location, self.height = np.zeros((0, target.dim)), np.zeros(0)
         self.num_failed = 0
         self.falls: dict[tuple[int, int], float] = {}
+        self.num_straight = 0
 
     @property
     def size(self) -> int:
@@ -86,14 +85,24 @@ class Nodes:
         reached = settled.owner != NOBODY
         for number in np.unique(settled.owner[reached]).tolist():
             if self.node_of_peak[number] == NOWHERE:
-                peak = self.peaks[number]
-                self.node_of_peak[number] = self._add(peak.location[None], np.array([peak.logdensity]), number)[0]
+                self.node_of_peak[number] = self._node_of(number)
         node[reached] = self.node_of_peak[settled.owner[reached]]
         loose = ~reached & (ends.usable | must)
         if np.any(loose):
             place = np.where(ends.usable[:, None], ends.position, starts)[loose]
             node[loose] = self._add(place, logdensities(self.target, place), NOBODY)
         return node
+
+    def _node_of(self, number: int) -> int:
+        """The node of a new peak: that of a peak which it is an image of, or one of its own."""
+        peak = self.peaks[number]
+        seen = np.flatnonzero(self.node_of_peak != NOWHERE)
+        if self.folded is not None and len(seen):
+            known = KnownPeaks([self.peaks[n] for n in seen.tolist()], self.target.dim)
+            owner = known.owners(self.folded.images(peak.location))
+            if np.any(owner != NOBODY):
+                return int(self.node_of_peak[seen[owner[owner != NOBODY][0]]])
+        return int(self._add(peak.location[None], np.array([peak.logdensity]), number)[0])
 
     def _add(
         self, location: Float[np.ndarray, "n dim"], height: Float[np.ndarray, " n"], peak: int
@@ -154,9 +163,7 @@ class Nodes:
         known = end != NOWHERE
         seen, end = self._scaled(seen[known]), end[known]
         rows = self._scaled(draws)
-        group = np.concatenate(
-            [end[np.argmin(squares_between(part, seen), axis=1)] for part in in_parts(rows, len(seen))]
-        )
+        group = end[nearest_of(rows, seen)]
         position, labelled = np.concatenate([rows, seen]), np.arange(len(rows) + len(seen)) >= len(rows)
         return dips(position, np.append(group, end), labelled, self._scaled(self.location), pair)
 
@@ -176,7 +183,9 @@ class Nodes:
         best = np.full(len(pair), np.inf)
         np.minimum.at(best, which, fall)
         hard = [n for n in _easiest(pair, best) if best[n] >= VALLEY and not dip[n] >= FAR]
-        hard = hard[: int(max(most, 0) / (ROUNDS * POINTS))]
+        room = int(min(max(most, 0) / (ROUNDS * POINTS), len(hard)))
+        self.num_straight += len(hard) - room
+        hard = hard[:room]
         if hard:
             route = np.array([np.flatnonzero(which == n)[np.argmin(fall[which == n])] for n in hard])
             ends = [[self.peaks[self.peak_of_node[node]] for node in pair[n]] for n in hard]
@@ -270,12 +279,6 @@ class Nodes:
             self.falls.update(zip(new, fall.tolist(), strict=True))
 
 
-def squares_between(first: Float[np.ndarray, "n dim"], second: Float[np.ndarray, "m dim"]) -> Float[np.ndarray, "n m"]:
-    """Squared distances."""
-    sizes = np.sum(first**2, axis=1)[:, None] + np.sum(second**2, axis=1)
-    return np.asarray(np.maximum(sizes - 2 * first @ second.T, 0.0))
-
-
 def _easiest(pair: Int[np.ndarray, "pairs 2"], fall: Float[np.ndarray, " pairs"]) -> list[int]:
     """The pairs that are among the easiest of one of their two, easiest first."""
     taken: dict[int, int] = {}
@@ -286,8 +289,3 @@ def _easiest(pair: Int[np.ndarray, "pairs 2"], fall: Float[np.ndarray, " pairs"]
         for node in pair[n].tolist():
             taken[node] = taken.get(node, 0) + 1
     return found
-
-
-def in_parts(rows: Float[np.ndarray, "n dim"], width: int) -> list[Float[np.ndarray, "m dim"]]:
-    """Rows in parts, of which a table with so many columns fits into the memory."""
-    return np.array_split(rows, max(1, -(-len(rows) * width // TABLE_NUMBERS)))
