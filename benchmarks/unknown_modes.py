@@ -1,8 +1,8 @@
 """Whole runs with nothing known of the modes: `whmc.sample(target, seed=seed)`, against the truth.
 
-found: modes of the library, the least and (where it differs) the most over the seeds. true: how many there are; where
-components overlap, the peaks that a climb from each of them leads to, and found is how many of these a climb from the
-charts leads to (modes that share draws are one in the result, so that there are fewer); "-": more than a library takes.
+found: peaks, or modes without one, the least and (where it differs) the most over the seeds: peaks with less than a nat
+between them are one mode. true: how many there are; where components overlap, the peaks that a climb from each of them
+leads to; "-": more than a library takes.
 z: largest error of a weight above 1e-3 in standard errors, over all seeds; the truth is the share of exact draws in the
 run's own modes, by ascents where charts leave a doubt, and its error counts too. se: largest standard error of a
 weight. REM/iid: relative error of the mean, |mean - truth|_1 / |truth|_1, the median over the seeds divided by that of
@@ -30,7 +30,7 @@ import numpy as np
 
 import whmc
 from basin_truth import modes_of_draws, shares_of
-from discovery import OVERLAPPING, num_peaks, num_peaks_from
+from discovery import num_peaks
 from known_modes import load, rem
 from whmc.modes.mixture import log_components_of
 from whmc.search.ascents import CLEAR
@@ -131,7 +131,7 @@ def run(row, case, seed, truth):
     result = whmc.sample(target, seed=seed, progress=False, **row.settings)
     figures = {
         "seconds": time.perf_counter() - start,
-        "found": num_found(case, result),
+        "found": int(np.maximum(result.modes.peaks, 1).sum()),
         "modes": result.num_modes,
         "alarms": [alarm.name for alarm in result.alarms],
         "se": float(result.modes.weight_se.max()),
@@ -148,13 +148,6 @@ def run(row, case, seed, truth):
         figures["rem"] = rem(result.draws.mean(axis=(0, 1)), case.mean)
         figures["iid rem"] = rem(total / result.label.size, case.mean)
     return figures
-
-
-def num_found(case, result):
-    """Modes; of components that overlap, peaks that have a chart."""
-    if isinstance(case, Problem) and case.name in OVERLAPPING:
-        return num_peaks_from(case, result.library.charts().location)
-    return result.num_modes
 
 
 def column(runs, key):

@@ -86,9 +86,11 @@ def _p_value(first: np.ndarray, second: np.ndarray) -> float:
 
 @cache
 def many_short_runs() -> tuple[whmc.Result, float]:
-    """400 runs of 4 chains x 250 draws, side by side; and the weight of the first mode."""
+    """400 runs of 4 chains x 250 draws, side by side; and the weight of the first chart."""
     case = problem("two-scale")
-    result = whmc.sample(case.target, modes=case.locations, seed=1, chains=1600, draws=250, warmup=120)
+    found = whmc.sample(case.target, modes=case.locations, seed=1, chains=1600, draws=250, warmup=120)
+    # .15 nats between the peaks: they would be one mode
+    result = dataclasses.replace(found, basins=None, library=found.library.of_modes(np.arange(2)))
     draws = case.draw(np.random.default_rng(0), 400_000)[0]
     components = jax.jit(jax.vmap(lambda x: whmc.init(x, case.target, result.library).label))(jnp.asarray(draws))
     return result, float(np.mean(np.asarray(components) == 0))
@@ -268,4 +270,4 @@ def test_a_far_spurious_point_ends_right():
     result = whmc.sample(case.target, modes=library, seed=4, draws=1000)
     right = result.draws[..., 0] > 5
     assert abs(right.mean() - 0.1) < 5 * occupancy(right.astype(int), 2).se[0]
-    assert result.modes.weight[2] < 1e-3
+    assert np.mean(result.chart == 2) < 1e-3

@@ -285,7 +285,7 @@ def visited(*times):
 def searched(fewest=500, capped=0):
     """A search of a thousand starts, so many of which hit a mode that holds a tenth of the mass."""
     missing = MissingMass.of(np.array([fewest, 1000 - fewest]), np.log([0.1, 0.9]), 1000)
-    return SimpleNamespace(missing=missing, num_gradients=20_000, num_capped=capped)
+    return SimpleNamespace(missing=missing, num_gradients=20_000, num_found=2, num_capped=capped)
 
 
 def evidence(value, se):

@@ -65,8 +65,22 @@ def test_modes_without_mass_and_modes_that_no_start_hit_weigh_nothing():
 
 def test_nothing_is_known_without_independent_starts():
     nothing = of([0, 0], [0.5, 0.5], 0)
-    assert nothing.expected == nothing.bound == 1 and nothing.alarming and nothing.more_to_find
+    assert not nothing.known and nothing.alarming and nothing.more_to_find
     assert "nothing tells" in str(nothing)
+
+
+def test_starts_that_ended_at_no_peak_tell_nothing_and_do_not_claim_that_all_is_missing():
+    """A cusp, found by a population alone. Several modes that no start has hit are a sign of more."""
+    cusp = whmc.Target(lambda x: -jnp.sum(jnp.abs(x)), dim=2, starts=(-10.0, 10.0))
+    search = whmc.search_modes(cusp, seed=0, finder=(whmc.MultiStart(64), whmc.Tempered(256)))
+    missing = search.missing
+    assert search.num_found == 1 and search.independent_hits.tolist() == [0] and missing.num_starts == 64
+    assert not missing.known and np.isnan(missing.expected) and missing.more_to_find
+    assert modes_missing(search) == []
+    assert "none of 64 independent starts ended at a peak, so hits tell nothing of mass not found" in str(search)
+    assert missing.brief == "hits tell nothing of mass not found" and "%" not in str(missing)
+    (raised,) = modes_missing(dataclasses.replace(search, num_found=2))
+    assert raised.name == "mass may be missing" and "tell nothing" in raised.message and "dropped" in raised.remedy
 
 
 def test_from_many_starts_on_the_alarm_misses_less():
@@ -81,19 +95,20 @@ def test_what_hits_cannot_show_is_said_and_nothing_is_ever_none():
     assert "basin is under 1/330" in str(calm) and "(one of 1/1000: .37)" in str(calm)
     assert "brought 3.8 % of the mass" in str(late) and "(nine times in ten)" in str(late)
     assert percent(0.0) == percent(1e-9) == "less than 0.1 %" and percent(0.017) == "1.7 %"
+    assert [percent(share) for share in (0.0994, 0.1, 0.994, 0.997, 1.0)] == ["9.9 %", "10 %", "99 %", "100 %", "100 %"]
     narrow = dataclasses.replace(calm, width_limit=0.84)
     assert "narrower than 0.84 times those found" in str(narrow)
 
 
 def test_the_alarm_says_what_to_do():
-    report = dataclasses.make_dataclass("Report", ["missing", "num_gradients", "num_capped"])
-    (raised,) = modes_missing(report(of([1, 999], [0.05, 0.95]), 25_000, 0))
+    report = dataclasses.make_dataclass("Report", ["missing", "num_gradients", "num_capped", "num_found"])
+    (raised,) = modes_missing(report(of([1, 999], [0.05, 0.95]), 25_000, 0, 2))
     assert raised.name == "mass may be missing" and raised.figure == of([1, 999], [0.05, 0.95]).expected
     assert "Modes holding 5 % were hit once or twice" in raised.message and "search=2e+05" in raised.remedy
     used_up = dataclasses.replace(of([1, 29], [0.05, 0.95], 30), num_given=30)
-    (raised,) = modes_missing(report(used_up, 500, 0))
+    (raised,) = modes_missing(report(used_up, 500, 0, 2))
     assert "Give more points" in raised.remedy and "Each of the 30 points" in raised.message
-    assert modes_missing(report(of([500, 500], [0.5, 0.5]), 1, 0)) == []
+    assert modes_missing(report(of([500, 500], [0.5, 0.5]), 1, 0, 2)) == []
 
 
 @pytest.mark.ci

@@ -11,7 +11,7 @@ from scipy.special import betainc
 import whmc
 from reported import one_mode
 from whmc.estimate import alarms_of_density
-from whmc.run.plan import Plan
+from whmc.run.plan import Inputs, Plan
 from whmc.run.prepare import _look_at_ends
 from whmc.run.state import RunState
 from whmc.target.counted import counted
@@ -113,6 +113,40 @@ def test_no_chain_runs_to_the_limits_of_float64():
     case = IMPROPER["phase"][0]
     with pytest.raises(ValueError, match=r"does not fall off along x\[1\] -> -inf or x\[1\] -> inf.*improper.*bounds"):
         whmc.sample(case)
+
+
+def test_a_run_that_is_given_modes_looks_at_ends_too():
+    """And does not follow lines through their locations: at effects of zero these have no integral here."""
+    case = IMPROPER["phase"][0]
+    modes = whmc.ModeLibrary.from_charts([[0.0, 0.0]], np.eye(2)[None])
+    with pytest.raises(ValueError, match=r"does not fall off along x\[1\] -> -inf or x\[1\] -> inf"):
+        whmc.sample(dataclasses.replace(case, starts=None), modes=modes)
+    special = whmc.ModeLibrary.from_charts([[0.1] + [0.0] * 8], 0.1 * np.eye(9)[None])
+    state = RunState(Plan(), Inputs(library=special))
+    assert _look_at_ends(state, PROPER["effects without data"]).moment.noticed.improper == ()
+
+
+@jax.custom_vjp
+def stepped(x):
+    """A solver whose steps are as many as its data say; at 3e12 it would not return."""
+    steps = jax.lax.while_loop(lambda n: n < jnp.minimum(jnp.abs(x[0]), 1e5), lambda n: n + 1, 0)
+    return 0.0 * steps - 0.5 * jnp.sum(x**2)
+
+
+stepped.defvjp(lambda x: (stepped(x), x), lambda x, force: (-force * x,))
+
+
+def test_a_loop_whose_length_depends_on_the_data_is_not_followed_and_not_ticked():
+    case = target(stepped, 2)
+    with counted() as spent:
+        assert _look_at_ends(RunState(Plan()), case) == RunState(Plan())
+    assert spent.num == 0
+    outside = whmc.from_numpy(lambda x: -0.5 * x @ x, lambda x: -x, dim=2, starts=(-1.0, 1.0))
+    for one in (case, outside):
+        report = one.check()
+        assert report.passed
+        (line,) = [line for line in str(report).splitlines() if "tails" in line]
+        assert line.startswith("- tails: not looked at")
 
 
 def test_an_integral_that_float64_ends_is_alarmed_also_after_loading(tmp_path):

@@ -16,7 +16,7 @@ from whmc.search.assign import NOBODY, KnownPeaks
 from whmc.search.connect import LocalDraws, connect, drifting, explained_strays, group_chains, moments_chart
 from whmc.search.descent import DescentResult
 from whmc.search.masses import FEWEST_EFFECTIVE, NATS_A_DIMENSION, NUM_DRAWS, chart_library, log_mean, weigh
-from whmc.search.mode_search import MAX_STARTS, SearchState, start_search, take
+from whmc.search.mode_search import MAX_STARTS, SearchState, know, start_search, take, with_peaks
 from whmc.search.peak import Peak
 from whmc.search.report import tell_dropped
 from whmc.storage.serialize import pack, unpack
@@ -99,7 +99,20 @@ def test_what_is_missing_comes_from_hits_of_independent_starts():
     # peaks that only a population has found say nothing about starts; all flat ends are one basin
     assert counted([5, 0], 6).missing_of(even, -np.inf) == counted([5], 6).missing_of(even[:1], -np.inf)
     assert counted([5], 6, flat=1).missing_of(even[:1], 0.0) == counted([5, 1], 6).missing_of(even, -np.inf)
-    assert counted([0, 0], 0).missing_of(even, -np.inf).expected == 1  # nothing was started: nothing is known
+    assert not counted([0, 0], 0).missing_of(even, -np.inf).known  # nothing was started: nothing is known
+
+
+def test_a_chart_that_was_given_is_no_flat_mode():
+    """Peaks: a chart given, with most of the mass and no hits; a mode with five; what local chains found of a flat one,
+    which one start has hit."""
+    library = ModeLibrary.from_charts(np.zeros((1, 2)), np.eye(2)[None])
+    ring = peak([9.0, 0.0], at_peak=False)
+    target = whmc.Target(lambda x: -jnp.sum(x**2), dim=2, starts=(-9.0, 9.0))
+    state = know(start_search(target, 10), library, np.zeros(1))
+    state = with_peaks(state, (*state.peaks, peak([5.0, 0.0]), ring), np.zeros(2, int))
+    state = dataclasses.replace(state, independent_hits=np.array([0, 5, 0]), num_flat_hits=1, num_independent=6)
+    missing = state.weighed(np.log([8.0, 1.0, 1.0])).missing
+    assert missing.brought == pytest.approx((0.75**5 + 0.75) / 2)
 
 
 def test_masses_of_gaussians_are_their_weights():
@@ -267,6 +280,8 @@ def test_a_look_finds_what_is_missing_and_never_exceeds_max_modes():
     assert library.size == 3 and state.num_capped == 1 and state.looks == 1
     # the heaviest of those found, in the places after the known one
     np.testing.assert_allclose(library.charts()[0], four().means[:3], atol=1e-3)
+    # the mass of the known one is what draws say; its height nobody has told
+    np.testing.assert_allclose(np.sort(state.search.log_masses), np.sort(np.log(WEIGHTS)), atol=0.1)
     report = ongoing.report_of(state, library)
     assert report.num_found == 4 and report.num_capped == 1
     assert report.num_independent == ongoing.PLAIN_STARTS and report.num_starts > report.num_independent
@@ -299,6 +314,15 @@ def test_a_search_goes_on_with_what_it_counted_whatever_became_of_the_charts():
     np.testing.assert_array_equal(ongoing.report_of(state, turned).hits, report.hits[::-1])
     merged = ongoing.report_of(state, report.library.merge(0, 1))
     assert len(merged.hits) == 3 and merged.hits.sum() == report.hits.sum() and merged.num_found == 3
+
+
+@pytest.mark.parametrize("case", [ring(), four().target], ids=["ring", "four"])
+def test_a_search_that_goes_on_tells_what_is_missing_by_the_same_masses(case):
+    """Also of modes without a peak, which Laplace's formula does not weigh, and with the limit of width."""
+    report = whmc.search_modes(case, finder=whmc.MultiStart(512), seed=0)
+    again = ongoing.report_of(ongoing.begin(case, report.library, report, 256), report.library)
+    np.testing.assert_equal(dataclasses.asdict(again.missing), dataclasses.asdict(report.missing))
+    assert again.num_gradients == report.num_gradients
 
 
 def test_a_search_is_stored_as_data():

@@ -57,6 +57,8 @@ class SearchCounts(Protocol):
     @property
     def num_gradients(self) -> int: ...
     @property
+    def num_found(self) -> int: ...
+    @property
     def num_capped(self) -> int: ...
 
 
@@ -139,7 +141,7 @@ def jumps_rare(
         return []
     heaviest, second = np.argsort(-weight, kind="stable")[:2].tolist()
     overlap, together = border(depth, [second], [heaviest])
-    rate = f"chains change mode in {100 * changes:.2g}% of steps; independent draws would in {100 * diversity:.2g}%"
+    rate = f"chains change mode in {100 * changes:.2g}% of steps; independent draws would in {100 * diversity:.3g}%"
     remedy = "The charts do not fit the modes. Increase warmup=, or choose a parametrisation with rounder modes"
     return [
         Alarm(
@@ -152,7 +154,8 @@ def jumps_rare(
 
 
 def modes_missing(search: SearchCounts) -> list[Alarm]:
-    """A search whose last starts still brought mass, or that found more modes than the library takes."""
+    """A search whose last starts still brought mass, or that found more modes than the library takes; or several modes,
+    at none of which a start has ended, so that there may as well be others."""
     alarms, missing = [], search.missing
     if search.num_capped:
         alarms.append(
@@ -164,7 +167,7 @@ def modes_missing(search: SearchCounts) -> list[Alarm]:
                 "Increase max_modes=, or declare what makes the modes many (symmetries=, independent blocks)",
             )
         )
-    if missing.alarming:
+    if missing.alarming or (not missing.known and search.num_found > 1):
         rarely = f" Modes holding {percent(missing.rarely)} were hit once or twice." if missing.rarely > 0 else ""
         told = str(missing).rstrip(".")
         alarms.append(
@@ -177,6 +180,8 @@ def _more_starts(search: SearchCounts) -> str:
     """What finds more: eight times what the search took, of which half is for starts."""
     if search.missing.used_up:
         return "Give more points as starts=, or a box (low, high)"
+    if search.missing.num_starts and not search.missing.known:
+        return "Look where descents ended (result.search.dropped): a density that is smooth at its peaks lets hits tell"
     return (
         f"More starts: search={8 * search.num_gradients:.0e}, or a smaller start region. If the density is periodic or "
         "improper, bound it"

@@ -7,7 +7,8 @@ which each start is kept with chance t, would have missed on average
 
 L(1/2) is what the last doubling of the starts has brought, L(1/4) - L(1/2) what the one before. With r the ratio of
 these gains, at most .9, the doublings to come are a geometric series: x = L(1/2) r / (1 - r) beside what was found, a
-share x / (1 + x) of all. Hits of modes without mass weigh nothing.
+share x / (1 + x) of all. Hits of modes without mass weigh nothing. Where no start has hit a mode with mass, as
+of a cusp, at which no descent ends, nothing is known: neither that mass is missing nor that it is not.
 
 This speaks about modes whose like has left a trace. A basin that holds a share b of the start region is missed with
 chance (1 - b)^n whatever the hits are: one of 3/n with chance .05.
@@ -50,7 +51,7 @@ UNSEEN_CHANCE = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class MissingMass:
-    """What hits say about the mass of modes not found.
+    """What hits say about the mass of modes not found; shares are NaN where they say nothing (not `known`).
 
     num_starts: independent starts. num_given: how many different points were given as starts; 0 for a law of starts.
     expected: share of the mass expected in modes not found, and `bound`, which it is below nine times in ten.
@@ -64,11 +65,11 @@ class MissingMass:
 
     num_starts: int = 0
     num_given: int = 0
-    expected: float = 1.0
-    bound: float = 1.0
-    brought: float = 1.0
-    brought_late: float = 1.0
-    next_gain: float = 1.0
+    expected: float = np.nan
+    bound: float = np.nan
+    brought: float = np.nan
+    brought_late: float = np.nan
+    next_gain: float = np.nan
     rarely: float = 0.0
     fewest: int = 0
     width_limit: float = np.nan
@@ -101,13 +102,20 @@ class MissingMass:
         )
 
     @property
+    def known(self) -> bool:
+        """Whether hits say anything."""
+        return bool(np.isfinite(self.expected))
+
+    @property
     def more_to_find(self) -> bool:
-        """Whether hits ask for more starts."""
-        return self.brought_late > GO_ON
+        """Whether hits ask for more starts, or do not speak yet."""
+        return not self.known or self.brought_late > GO_ON
 
     @property
     def alarming(self) -> bool:
-        """Whether so much may be missing that it has to be said first."""
+        """Whether so much may be missing that it has to be said first, or there were no starts to tell."""
+        if not self.known:
+            return self.num_starts == 0
         return (self.brought if self.num_starts >= FEW_STARTS else self.expected) > ALARM
 
     @property
@@ -123,13 +131,23 @@ class MissingMass:
     def __str__(self) -> str:
         if self.num_starts == 0:
             return "no start was an independent descent from the start region, so nothing tells what was not found"
-        told = self._shown() if self.brought >= NOTICED else self._hidden()
+        told = self._unknown() if not self.known else self._shown() if self.brought >= NOTICED else self._hidden()
         if self.used_up:
             told += (
                 f" Each of the {self.num_given} points given as starts was used once: the search is as complete as "
                 "these starts allow."
             )
         return told
+
+    @property
+    def brief(self) -> str:
+        """In few words."""
+        if not self.known:
+            return "hits tell nothing of mass not found"
+        return f"expected in modes not found: {percent(self.expected)} of the mass"
+
+    def _unknown(self) -> str:
+        return f"none of {self.num_starts} independent starts ended at a peak, so hits tell nothing of mass not found."
 
     def _shown(self) -> str:
         return (
@@ -160,7 +178,10 @@ def missed(hits: Int[np.ndarray, " size"], share: Float[np.ndarray, " size"], pa
 
 def percent(share: float, about: str = "") -> str:
     """A share in words. Never nothing: that is not what hits can show."""
-    return f"{about}{100 * share:.2g} %" if share >= NOTICED else "less than 0.1 %"
+    if share < NOTICED:
+        return "less than 0.1 %"
+    whole = share >= 0.1  # two digits; .2g makes 1e+02 of a hundred
+    return about + (f"{100 * share:.0f} %" if whole else f"{100 * share:.2g} %")
 
 
 def _rounded(number: float) -> str:

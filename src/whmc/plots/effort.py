@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from whmc.estimate.missing import percent
 from whmc.plots.style import EDGE, REST, mode_styles, write_reason
 
 if TYPE_CHECKING:
@@ -25,9 +24,8 @@ def discovery(axes: "Axes", result: "Result") -> None:
     starts, gradients, found = rows.T
     axes.step(gradients, found, where="post", color="#0072B2", linewidth=1.8)
     axes.plot(gradients, found, "o", color="#0072B2", markersize=4, markeredgecolor=EDGE, markeredgewidth=0.5)
-    missing = result.search.missing
     axes.annotate(
-        f"expected in modes not found: {percent(missing.expected)} of the mass", (1, 0), (-4, 5),
+        result.search.missing.brief, (1, 0), (-4, 5),
         xycoords="axes fraction", textcoords="offset points", ha="right", fontsize=8.5, color=EDGE,
     )  # fmt: skip
     axes.set_ylim(0, 1.18 * max(float(found.max()), 1.0))

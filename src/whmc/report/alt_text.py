@@ -106,7 +106,7 @@ def of_discovery(result: "Result") -> str:
     return (
         f"Modes found by the search: {rows[-1, 2]} after {search.num_starts} starts and {search.num_gradients} "
         f"gradients, the last after {last[0]} starts and {last[1]} gradients; "
-        f"{percent(search.missing.expected)} of the mass is expected in modes not found."
+        f"{search.missing.brief}."
     )
 
 

@@ -11,6 +11,7 @@ from whmc._shapes import Float
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.settings import arrays, default_kernel
 from whmc.keys import Stream, child, children, generator, stream_key
+from whmc.modes.chart import unwhiten_rows
 from whmc.modes.library import ModeLibrary
 from whmc.result import Gradients, Timings
 from whmc.run.ahead import CompileAhead, with_room
@@ -26,7 +27,7 @@ from whmc.search.mode_search import SearchState
 from whmc.search.ongoing import OngoingSearch
 from whmc.search.report import SearchReport
 from whmc.target.counted import counted
-from whmc.target.proper import improper_ends
+from whmc.target.proper import can_be_followed, improper_ends
 from whmc.target.rows import logdensities
 from whmc.target.target import Target
 from whmc.warmup import warmup as warming
@@ -72,11 +73,11 @@ def find_and_start(state: RunState, target: Target, progress: Progress, ahead: C
 def _found_and_started(state: RunState, target: Target, progress: Progress, ahead: CompileAhead) -> RunState:
     plan, inputs = state.plan, state.inputs
     began = time.perf_counter()
-    report = None
-    if inputs.library is None or inputs.finder is not None:
+    report, searching = None, inputs.library is None or inputs.finder is not None
+    progress.say("search" if searching else "compile", unit="compiling the density" if searching else "the density")
+    state = _look_at_ends(state, target)
+    if searching:
         effort = plan.effort if inputs.finder is None else Effort()
-        progress.say("search", unit="compiling the density")
-        state = _look_at_ends(state, target)
 
         def tell(search: SearchState, doing: Doing) -> None:
             progress.searching(search, doing, effort.most)
@@ -97,9 +98,9 @@ def _found_and_started(state: RunState, target: Target, progress: Progress, ahea
         ahead.wait()
         seconds = Timings(search=searched - began, compile=time.perf_counter() - searched)
         state = state.charged(seconds=seconds)
+        began = time.perf_counter()
     library = inputs.library if report is None else report.library
     assert library is not None
-    began = time.perf_counter()
     looking = plan.adaptive or ongoing.wanted(report)
     library = with_room(target, library, plan, looking)
     # a run that goes on looking may find the second mode later: it needs the jump from the start
@@ -114,19 +115,22 @@ def _found_and_started(state: RunState, target: Target, progress: Progress, ahea
 
 
 NUM_LOOKED_AT = 64
-"""Starts of which two are looked at from afar: one call, and a few of them have a density."""
+"""Points of which two are looked at from afar: one call, and a few of them have a density."""
 
 
 def _look_at_ends(state: RunState, target: Target) -> RunState:
     """The state with the ends of coordinates along which the density has no finite integral; an error where a
     coordinate has no bound either, so that chains would run to the limits of float64.
 
-    A function outside of JAX may be slow, or raise exceptions at extreme positions: it is not looked at.
+    The lines go through starts, or draws of the charts that were given: their locations may be special points.
     """
-    if hasattr(target.logdensity, "calls_per_gradient"):
+    if not can_be_followed(target):
         return state
-    key_starts, key_axes = children(stream_key(state.plan.seed, Stream.ENDS), 2)
-    points = target.draw_starts(key_starts, NUM_LOOKED_AT)
+    key_points, key_axes = children(stream_key(state.plan.seed, Stream.ENDS), 2)
+    if state.inputs.library is None:
+        points = target.draw_starts(key_points, NUM_LOOKED_AT)
+    else:
+        points = _draws_of_charts(state.inputs.library, generator(key_points))
     ends, _, _ = improper_ends(target, partial(logdensities, target), points, generator(key_axes))
     endless = [end.told for end in ends if end.endless]
     if endless:
@@ -137,6 +141,14 @@ def _look_at_ends(state: RunState, target: Target) -> RunState:
         )
     noticed = dataclasses.replace(state.moment.noticed, improper=tuple(end.told for end in ends))
     return state.at(noticed=noticed)
+
+
+def _draws_of_charts(library: ModeLibrary, rng: np.random.Generator) -> Float[np.ndarray, "n dim"]:
+    """Gaussian draws, of the heaviest charts as many each."""
+    location, scale, log_weight, _ = library.charts()
+    chart = np.resize(np.argsort(-log_weight, kind="stable")[:NUM_LOOKED_AT], NUM_LOOKED_AT)
+    z = rng.standard_normal((NUM_LOOKED_AT, library.dim))
+    return location[chart] + np.stack([unwhiten_rows(scale[k], z[n : n + 1])[0] for n, k in enumerate(chart)])
 
 
 def _positions(

@@ -71,6 +71,9 @@ class SearchState:
     num_flat_hits: independent starts that ended on a flat mode (a ring, a shell), which count as one basin.
     num_particles: of the populations that were annealed.
     num_given: how many different points were given as starts, if any were.
+    num_known: how many peaks stand for charts that were known beforehand; they are the first ones.
+    log_mass: log masses of the first peaks, as far as they were weighed. log_flat: of all flat modes together; NaN if
+        that is not known.
     flat: points of such modes. stray: points of a population that the chart of the peak they descend to, `stray_owner`,
         does not cover. discovery: rows (starts, gradients, peaks). dropped, num_starts, num_independent, num_gradients:
         as in a `SearchReport`.
@@ -89,6 +92,9 @@ class SearchState:
     num_flat_hits: int = 0
     num_particles: int = 0
     num_given: int = 0
+    num_known: int = 0
+    log_mass: Float[np.ndarray, " weighed"] = dataclasses.field(default_factory=lambda: np.zeros(0))
+    log_flat: float = np.nan
     num_starts: int = 0
     num_independent: int = 0
     num_gradients: int = 0
@@ -107,16 +113,30 @@ class SearchState:
         return np.append(self.independent_hits, self.num_flat_hits)
 
     @property
+    def log_masses(self) -> Float[np.ndarray, " peaks"]:
+        """Of all peaks; by Laplace's formula, where they were not weighed."""
+        rest = self.peaks[len(self.log_mass) :]
+        return np.append(self.log_mass, [peak.log_laplace for peak in rest])
+
+    @property
     def missing(self) -> MissingMass:
-        """What hits say about mass not found, by Laplace's formula; flat modes are taken to hold half of it."""
-        log_mass = np.array([peak.log_laplace for peak in self.peaks])
-        return self.missing_of(
-            log_mass, float(np.logaddexp.reduce(log_mass, initial=-np.inf)) if len(log_mass) else 0.0
-        )
+        """What hits say about mass not found; flat modes that were not weighed are taken to hold half of it."""
+        log_mass, log_flat = self.log_masses, self.log_flat
+        if np.isnan(log_flat):
+            log_flat = float(np.logaddexp.reduce(log_mass)) if len(log_mass) else 0.0
+        return self.missing_of(log_mass, log_flat)
 
     def missing_of(self, log_mass: Float[np.ndarray, " peaks"], log_flat: float) -> MissingMass:
         """The same with these log masses of the peaks, and of all flat modes together."""
         return MissingMass.of(self.basins, np.append(log_mass, log_flat), self.num_independent, self.num_given)
+
+    def weighed(self, log_mass: Float[np.ndarray, " peaks"]) -> "SearchState":
+        """The search with masses of all peaks. Those without a peak, which local chains have found, are the flat
+        modes."""
+        found = np.arange(len(self.peaks)) >= self.num_known
+        flat = found & ~np.array([peak.at_peak for peak in self.peaks], bool) & (self.independent_hits == 0)
+        log_flat = float(np.logaddexp.reduce(log_mass[flat], initial=-np.inf)) if self.num_flat_hits else np.nan
+        return dataclasses.replace(self, log_mass=log_mass, log_flat=log_flat)
 
 
 Tell = Callable[[SearchState, Doing], None]
@@ -138,7 +158,7 @@ def _widest(target: Target) -> float:
 
 
 def know(state: SearchState, library: ModeLibrary, logdensity: Float[np.ndarray, " size"]) -> SearchState:
-    """The search with charts that are known beforehand. They may stand for the mean of a skewed mode, not its peak."""
+    """A search that begins with charts known beforehand. They may stand for the mean of a skewed mode, not its peak."""
     locations, scales, log_weight, _ = library.charts()
     reach = SAME_MODE_SD + 0.4 * np.sqrt(library.dim)
     peaks = []
@@ -147,7 +167,8 @@ def know(state: SearchState, library: ModeLibrary, logdensity: Float[np.ndarray,
         k = mine[np.argmax(log_weight[mine])]
         coupling = library.coupling_of(int(k))
         peaks.append(Peak(locations[k], float(logdensity[k]), scales[k], reach=reach, at_peak=False, coupling=coupling))
-    return with_peaks(state, (*state.peaks, *peaks), np.zeros(len(peaks), int))
+    state = dataclasses.replace(state, num_known=len(peaks))
+    return with_peaks(state, tuple(peaks), np.zeros(len(peaks), int))
 
 
 def with_peaks(state: SearchState, peaks: tuple[Peak, ...], hits: Int[np.ndarray, " new"]) -> SearchState:

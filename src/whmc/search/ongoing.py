@@ -45,7 +45,8 @@ class OngoingSearch:
 
     in_library: of each peak of `search`, whether it is a mode of the library. The others are too light (`spurious`,
         with their shares of the mass), or there was no room (`num_capped`). num_before: starts of a search before this
-        one that had come to an end by itself. looks: how many were made.
+        one that had come to an end by itself. looks: how many were made. width_limit: of the search before this one, as
+        in `MissingMass`; NaN once there are other modes.
     """
 
     search: SearchState
@@ -55,6 +56,7 @@ class OngoingSearch:
     num_capped: int = 0
     num_before: int = 0
     looks: int = 0
+    width_limit: float = np.nan
 
     @property
     def num_starts(self) -> int:
@@ -82,7 +84,15 @@ def begin(target: Target, library: ModeLibrary, report: SearchReport | None, max
     search = dataclasses.replace(report.state, max_modes=max_modes)
     kept = np.isin(np.arange(len(search.peaks)), report.kept)
     before = 0 if wanted(report) else report.num_starts
-    return OngoingSearch(search, kept, report.spurious, report.spurious_share, report.num_capped, before)
+    return OngoingSearch(
+        search,
+        kept,
+        report.spurious,
+        report.spurious_share,
+        report.num_capped,
+        before,
+        width_limit=report.missing.width_limit,
+    )
 
 
 def look(
@@ -156,6 +166,7 @@ def _with_new_modes(
         masses = weigh(target, fresh, key, beside=(library, log_evidence))
         log_share, error = masses.log_share, masses.error
         search = with_cost(search, masses.num_gradients)
+    log_mass = np.append(_masses_before(state, library, log_evidence), log_share + log_evidence)
     heavy = ~too_light(log_share, error, target.dim) | often_hit(search)[size:]
     order = np.argsort(-log_share, kind="stable")
     order = order[heavy[order]]
@@ -167,13 +178,24 @@ def _with_new_modes(
     light = np.flatnonzero(~heavy)
     state = dataclasses.replace(
         state,
-        search=search,
+        search=dataclasses.replace(search, log_mass=log_mass),
         in_library=np.append(state.in_library, np.isin(np.arange(len(fresh)), order[:room])),
         spurious=np.concatenate([state.spurious, np.array([fresh[n].location for n in light]).reshape(-1, target.dim)]),
         spurious_share=np.append(state.spurious_share, np.exp(log_share[light])),
         num_capped=state.num_capped + len(order[room:]),
+        width_limit=np.nan if len(order) else state.width_limit,
     )
     return state, library
+
+
+def _masses_before(state: OngoingSearch, library: ModeLibrary, log_evidence: float) -> Float[np.ndarray, " before"]:
+    """Log masses of the peaks before a look. Charts that were known beforehand have weights, which chains learn."""
+    known, log_mass = state.search.num_known, state.search.log_masses[: len(state.in_library)]
+    if known:
+        mode = _modes_of_peaks(state.search, library)[: len(log_mass)]
+        sharing = np.bincount(mode[state.in_library], minlength=library.num_modes)
+        log_mass[:known] = np.log(library.mode_weights()[mode] / np.maximum(sharing[mode], 1))[:known] + log_evidence
+    return log_mass
 
 
 def report_of(state: OngoingSearch, library: ModeLibrary) -> SearchReport:
@@ -182,6 +204,7 @@ def report_of(state: OngoingSearch, library: ModeLibrary) -> SearchReport:
     mode = _modes_of_peaks(search, library)
     left_out = {location.tobytes() for location in state.spurious}
     light = np.array([peak.location.tobytes() in left_out for peak in search.peaks], bool)
+    missing = dataclasses.replace(search.missing, width_limit=state.width_limit)
     return SearchReport(
         library=library,
         starts=library.charts()[0],
@@ -190,7 +213,7 @@ def report_of(state: OngoingSearch, library: ModeLibrary) -> SearchReport:
         spurious=state.spurious,
         spurious_share=state.spurious_share,
         kept=np.flatnonzero(state.in_library),
-        **account(search, light, library.num_modes + state.num_capped, state.num_capped, search.missing),
+        **account(search, light, library.num_modes + state.num_capped, state.num_capped, missing),
     )
 
 

@@ -102,9 +102,9 @@ def finish(state: SearchState, target: Target, key: Array, *, unbounded: bool = 
     """The library of all that is heavy enough, and the report. unbounded: local chains ran away to infinity."""
     require_modes(state, unbounded=unbounded)
     masses = _masses(state, target, key)
-    state = with_cost(state, masses.num_gradients)
+    state = with_cost(state, masses.num_gradients).weighed(masses.log_mass)
     log_share, light = masses.log_share, light_modes(masses, state)
-    missing = missing_mass(state, masses.log_mass)
+    missing = state.missing
     if missing.brought < NOTICED:
         limit, spent = width_limit(state, target, masses.log_mass, child(key, WIDTH_DRAW))
         missing, state = dataclasses.replace(missing, width_limit=limit), with_cost(state, spent)
@@ -129,13 +129,6 @@ def finish(state: SearchState, target: Target, key: Array, *, unbounded: bool = 
         kept=kept,
         **account(state, light, len(heavy), len(heavy) - len(kept), missing),
     )
-
-
-def missing_mass(state: SearchState, log_mass: Float[np.ndarray, " peaks"]) -> MissingMass:
-    """What may be missing beside modes of these masses. Flat modes are those without a peak, which local chains
-    weigh."""
-    unpeaked = np.array([not peak.at_peak for peak in state.peaks]) & (state.independent_hits == 0)
-    return state.missing_of(log_mass, float(np.logaddexp.reduce(log_mass[unpeaked], initial=-np.inf)))
 
 
 def account(

@@ -17,7 +17,7 @@ from whmc.target.counted import count
 from whmc.target.jumps import NUM_SEGMENTS, find_jump
 from whmc.target.meant import model_of
 from whmc.target.price import Price, is_costly
-from whmc.target.proper import improper_ends
+from whmc.target.proper import can_be_followed, improper_ends
 from whmc.target.starts import describe
 
 if TYPE_CHECKING:
@@ -93,18 +93,24 @@ def find_failure(target: "Target", points: Float[np.ndarray, "n dim"]) -> Float[
     return None
 
 
+MARKS = {True: "✓", False: "✗", None: "-"}
+
+Line = tuple[bool | None, str, str]
+
+
 @dataclasses.dataclass(frozen=True)
 class TargetCheck:
-    """What `Target.check` saw: (passed, what was looked at, what was seen or the remedy) a line."""
+    """What `Target.check` saw: (passed, what was looked at, what was seen or the remedy) a line. passed is None where
+    nothing was looked at."""
 
-    lines: tuple[tuple[bool, str, str], ...]
+    lines: tuple[Line, ...]
 
     @property
     def passed(self) -> bool:
-        return all(passed for passed, _, _ in self.lines)
+        return all(passed is not False for passed, _, _ in self.lines)
 
     def __str__(self) -> str:
-        return "\n".join(f"{'✓' if ok else '✗'} {what}: {seen}" for ok, what, seen in self.lines)
+        return "\n".join(f"{MARKS[passed]} {what}: {seen}" for passed, what, seen in self.lines)
 
     __repr__ = __str__
 
@@ -115,13 +121,12 @@ def check_target(target: "Target", seed: int = 0, at: Any = None) -> TargetCheck
 
     Ends at the first exception, and where there is nothing to look at further.
     """
-    lines: list[tuple[bool, str, str]] = []
+    lines: list[Line] = []
     walk = _Walk(target, seed, at)
-    looks: list[Callable[[], tuple[bool, str]]] = [walk.output, walk.starts, walk.value, walk.gradient, walk.floor]
-    looks += [walk.batch, walk.price]
+    looks: list[Callable[[], tuple[bool | None, str]]] = [walk.output, walk.starts, walk.value, walk.gradient]
+    looks += [walk.floor, walk.batch, walk.price]
     looks += [walk.edges] if target.starts is not None else []
-    looks += [walk.tails] if walk.in_jax else []
-    looks += [walk.dtype]
+    looks += [walk.tails, walk.dtype]
     looks += [walk.symmetries] if target.symmetries and target.starts is not None else []
     with jax.enable_x64(True):
         for look in looks:
@@ -164,7 +169,7 @@ class _Walk:
 
     @property
     def in_jax(self) -> bool:
-        """Whether JAX sees the function: others may be slow, or raise exceptions at extreme positions."""
+        """Whether JAX sees the function."""
         return not hasattr(self.target.logdensity, "calls_per_gradient")
 
     @cached_property
@@ -320,8 +325,13 @@ class _Walk:
             "are lost; give bounds"
         )
 
-    def tails(self) -> tuple[bool, str]:
+    def tails(self) -> tuple[bool | None, str]:
         """Whether the density has a finite integral along both ends of each coordinate."""
+        if not can_be_followed(self.target):
+            return None, (
+                "not looked at: a function outside of JAX, or a loop whose length depends on the data, may never "
+                "return from extreme positions; see to it that the density falls off along every coordinate"
+            )
 
         def values(points: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
             return np.asarray(_values(self.target, jnp.asarray(points)))

@@ -12,6 +12,9 @@ Near a bound float64 ends after some thirty or two hundred units of u, where a s
 not have fallen below 1/r: Beta(ε, ε) at its bounds. So there log π = a - p log r - ε r is solved for ε.
 
 What diverges only along lines that run obliquely, such as x + y where the data know x - y, is not seen.
+
+Nothing is followed whose operations cannot be counted: a loop whose length depends on the data, such as a solver of
+differential equations, may never end at 1e12, and functions outside of JAX may be slow or raise exceptions there.
 """
 
 from collections.abc import Callable
@@ -72,6 +75,11 @@ class Improper(NamedTuple):
 
     told: str
     endless: bool
+
+
+def can_be_followed(target: "Target") -> bool:
+    """Whether evaluations at extreme positions end as soon as others do."""
+    return target.operations is not None
 
 
 def reaches(target: "Target", n: int, resolutions: int) -> tuple[float, float]:
