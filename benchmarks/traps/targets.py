@@ -5,6 +5,7 @@ forms, quadratures, or the algebra of a mixture: its evidence is one, and the me
 its weight. An improper density has the evidence infinity.
 """
 
+import dataclasses
 import itertools
 
 import jax
@@ -15,6 +16,8 @@ from scipy.stats import multivariate_normal
 
 import whmc
 from whmc.testing import SHAPES, Shape
+
+NUM_LOOKED_AT, NUM_PARTS = 1 << 22, 64
 
 GROUPS = 12
 """Components of a mixture whose weights are looked at, at most; of more, neighbours in the list are taken together."""
@@ -54,16 +57,41 @@ def gaussians(weights, means, sds, starts, **target):
     return mixture("gaussians", weights, own, log_one, len(means), dim=means.shape[1], starts=starts, **target)
 
 
-def isolated(size, dim, widths="uniform", room=35.0):
+@dataclasses.dataclass(frozen=True)
+class Isolated:
     """Centres uniform in ±30, widths of (.3, 1) or log-normal, Dirichlet weights; the starts in a box of ±room."""
 
-    def make(seed):
-        rng = np.random.default_rng([size, dim, seed])
-        means, weights = rng.uniform(-30, 30, (size, dim)), rng.dirichlet(np.full(size, 2.0))
-        sds = rng.uniform(0.3, 1.0, size) if widths == "uniform" else 0.6 * np.exp(0.5 * rng.standard_normal(size))
-        return gaussians(weights, means, sds, (-room, room))
+    size: int
+    dim: int
+    widths: str = "uniform"
+    room: float = 35.0
 
-    return make
+    def layout(self, seed):
+        """Weights, centres and widths."""
+        rng = np.random.default_rng([self.size, self.dim, seed])
+        means, weights = rng.uniform(-30, 30, (self.size, self.dim)), rng.dirichlet(np.full(self.size, 2.0))
+        uniform = self.widths == "uniform"
+        sds = rng.uniform(0.3, 1.0, self.size) if uniform else 0.6 * np.exp(0.5 * rng.standard_normal(self.size))
+        return weights, means, sds
+
+    def __call__(self, seed):
+        return gaussians(*self.layout(seed), (-self.room, self.room))
+
+    def missed_basin(self, seed, found):
+        """The largest share of the start region that is the basin of a component without a place in `found`.
+
+        A start belongs to the component that is highest there; looked at are four million.
+        """
+        weights, means, sds = self.layout(seed)
+        gaps = np.linalg.norm(means[:, None] - found, axis=2).min(axis=1)
+        missed = gaps > sds * np.sqrt(self.dim)
+        hits, rng = np.zeros(self.size), np.random.default_rng(0)
+        heights = np.log(weights) - self.dim * np.log(sds)
+        for _ in range(NUM_PARTS):
+            x = rng.uniform(-self.room, self.room, (NUM_LOOKED_AT // NUM_PARTS, self.dim))
+            square = np.sum(x**2, axis=1)[:, None] - 2 * x @ means.T + np.sum(means**2, axis=1)
+            hits += np.bincount(np.argmax(heights - 0.5 * square / sds**2, axis=1), minlength=self.size)
+        return float(hits[missed].max(initial=0.0) / NUM_LOOKED_AT)
 
 
 def late_points(num_late):
@@ -311,12 +339,12 @@ def outside(seed):
 
 
 TRAPS = {
-    "gaussians-12-10": isolated(12, 10),
-    "gaussians-16-8": isolated(16, 8),
-    "gaussians-50-6": isolated(50, 6),
-    "gaussians-200-4": isolated(200, 4),
-    "gaussians-lognormal": isolated(20, 5, "log-normal"),
-    "gaussians-wide-box": isolated(10, 4, room=150.0),
+    "gaussians-12-10": Isolated(12, 10),
+    "gaussians-16-8": Isolated(16, 8),
+    "gaussians-50-6": Isolated(50, 6),
+    "gaussians-200-4": Isolated(200, 4),
+    "gaussians-lognormal": Isolated(20, 5, "log-normal"),
+    "gaussians-wide-box": Isolated(10, 4, room=150.0),
     "points-late": late_points(744),
     "points-few": late_points(3),
     "points-grid-30": grid_of_points(30),
@@ -366,7 +394,7 @@ HIDDEN = {
     "two-widths-10": two_widths(10, 0.3, 35.0),
     "two-widths-20": two_widths(20, 0.5, 35.0),
     "spike-6-thin": spike(6, 0.05),
-    "gaussians-8-15": isolated(8, 15),
+    "gaussians-8-15": Isolated(8, 15),
     "outside": outside,
 }
 """Part two: a basin smaller than 3/n that leaves no trace among n starts, or none at all."""
