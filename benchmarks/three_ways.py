@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import whmc
-from basin_truth import ends_of, modes_at, shares_of
+from traps.basin_truth import ends_of, modes_at, shares_of
 from traps.galaxies import GALAXIES
 from whmc.testing import planar_robot, shells
 from whmc.testing.sensor import sensor_network

@@ -29,9 +29,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import whmc
-from basin_truth import modes_of_draws, shares_of
 from discovery import num_peaks
 from known_modes import load, rem
+from traps.basin_truth import modes_of_draws, shares_of
 from whmc.modes.mixture import log_components_of
 from whmc.search.ascents import CLEAR
 from whmc.testing import Problem, eggbox, gmm40, himmelblau, liang_wong, many_well, shells, two_scale_pair

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import whmc
-from basin_truth import shares
+from traps.basin_truth import shares
 from whmc.cli.as_json import as_json
 from whmc.estimate.basins import Basins, Partition
 from whmc.estimate.correction import corrected, correction

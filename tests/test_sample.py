@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import whmc
-from basin_truth import shares
 from contracts import only_these_at_every_change, problem
+from traps.basin_truth import shares
 from unchecked import unchecked
 from whmc.kernels.block import compute_block
 from whmc.testing import Problem, gaussian_mixture, loggamma_pair

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import whmc
-from basin_truth import shares
+from traps.basin_truth import shares
 from whmc.testing import (
     Problem,
     eggbox,
