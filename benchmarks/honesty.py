@@ -10,14 +10,19 @@ Part one, promised: no run is silent, late or failed. Part two is what no search
 small, or so far, that no start leaves a trace of them. There only the share found counts. Isolated Gaussians whose
 places and widths are drawn may be of either part: a run without an alarm is "beyond", not silent, where each component
 that it missed has a basin smaller than the smallest that its search says it would have found, 3/n of the start region.
+
+With --against another src directory each run is made with that source too, right before: then the share found and the
+seconds of both, import left out, are compared for each trap.
 """
 
 import argparse
 import collections
 import json
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -46,7 +51,8 @@ def run(name, seed):
     word = verdict(max(z.values()) <= FAR, "improper" in alarms if improper else bool(alarms))
     told = ", ".join(alarms) or "-"
     if word == "SILENT" and isinstance(make, Isolated):
-        basin, limit = make.missed_basin(seed, result.modes.location), result.search.missing.smallest_basin
+        missing = getattr(result.search, "missing", None)  # a source to compare with may tell of none
+        basin, limit = make.missed_basin(seed, result.modes.location), missing.smallest_basin if missing else 0.0
         told = f"missed a basin of {basin:.1e}, told {limit:.1e}"
         word = "beyond" if basin < limit else word
     return {
@@ -65,11 +71,12 @@ def verdict(right, alarmed):
     return "alarmed" if alarmed else "SILENT"
 
 
-def fresh(name, seed, limit):
-    """The row of a process of its own; where there is none, what went wrong."""
+def fresh(name, seed, limit, source=None):
+    """The row of a process of its own; where there is none, what went wrong. source: an src directory to run with."""
     command = [sys.executable, __file__, "--only", name, "--seed", str(seed), "--one"]
+    environment = os.environ | ({"PYTHONPATH": str(source.resolve())} if source else {})
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=environment)
     except subprocess.TimeoutExpired:
         return {"word": "late", "told": f"more than {limit:g} s", "seconds": limit}
     if done.returncode:
@@ -106,18 +113,34 @@ def show(name, seed, row):
     print(f"{cells} {row['seconds']:7.1f}  {row['told']}", flush=True)
 
 
-def part(title, names, seeds, limit):
+def part(title, names, seeds, limit, against=None):
     """Runs some traps; the rows of each."""
     print(f"{title}\n{HEAD}", flush=True)
     rows = {}
     for name in names:
-        rows[name] = []
+        rows[name], before = [], []
         for seed in seeds:
+            if against:
+                before.append(fresh(name, seed, limit, against))
+                show("  against", seed, before[-1])
             rows[name].append(fresh(name, seed, limit))
             show(name, seed, rows[name][-1])
+        if against:
+            compare(name, before, rows[name])
     told = collections.Counter(row["word"] for some in rows.values() for row in some)
     print(f"{title}: {', '.join(f'{num} {word}' for word, num in told.most_common())}; {told['SILENT']} SILENT\n")
     return rows
+
+
+def compare(name, before, now):
+    """Prints the means of the share found, and the ratio of the seconds of all seeds."""
+    shares = [np.mean([share for share in map(share_found, rows) if share is not None]) for rows in (before, now)]
+    seconds = [np.sum([row["seconds"] for row in rows]) for rows in (before, now)]
+    print(
+        f"{name}: share found {shares[0]:.3f} -> {shares[1]:.3f}, "
+        f"seconds {seconds[0]:.1f} -> {seconds[1]:.1f}, {seconds[1] / seconds[0]:.2f} times",
+        flush=True,
+    )
 
 
 def main():
@@ -126,6 +149,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=5, help="how many runs of each trap")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds for one process")
+    parser.add_argument("--against", type=Path, help="another src directory, run in turn")
     parser.add_argument("--one", action="store_true", help="run one trap here and print its row as JSON")
     options = parser.parse_args()
     names = options.only or [*TRAPS, *HIDDEN]
@@ -139,7 +163,7 @@ def main():
     promised, hidden = ([name for name in names if name in some] for some in (TRAPS, HIDDEN))
     faults = []
     if promised:
-        rows = part("part one", promised, seeds, options.limit)
+        rows = part("part one", promised, seeds, options.limit, options.against)
         faults = [
             f"{name}, seed {seed}: {row['word']}"
             for name, some in rows.items()
@@ -147,7 +171,7 @@ def main():
             if row["word"] in FAULTS
         ]
     if hidden:
-        rows = part("part two", hidden, seeds, options.limit)
+        rows = part("part two", hidden, seeds, options.limit, options.against)
         for name, some in rows.items():
             shares = [one for one in map(share_found, some) if one is not None]
             print(f"{name:20s} share found: {np.mean(shares):.3f}" if shares else f"{name:20s} nothing found")
