@@ -1,0 +1,254 @@
+"""Layers: one list, one contract. A new kind of layer is added to `LAYERS`, and inherits all tests."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from whmc._pytree import pytree
+from whmc.modes.layers.banded import Banded
+from whmc.modes.layers.places import Shift
+from whmc.modes.layers.scales import Dense, Diagonal, LowRank
+
+LARGEST_ERROR = 1e-10
+"""Of every claim, relative to 1 + the value. What is wrong on purpose is wrong by 1e-3 or more."""
+
+
+def sd_of(rng, dim):
+    return rng.uniform(0.5, 2.0, dim)
+
+
+def matrix_of(rng, dim):
+    return np.tril(0.3 * rng.standard_normal((dim, dim)), -1) + np.diag(sd_of(rng, dim))
+
+
+LAYERS = {
+    "shift": lambda rng, dim: Shift(rng.standard_normal(dim)),
+    "dense": lambda rng, dim: Dense.of(matrix_of(rng, dim)),
+    "diagonal": lambda rng, dim: Diagonal.of(sd_of(rng, dim)),
+    "low rank": lambda rng, dim: LowRank.of(
+        sd_of(rng, dim), rng.standard_normal((dim, min(2, dim))), rng.uniform(-1, 1, min(2, dim))
+    ),
+    "banded": lambda rng, dim: Banded.of(sd_of(rng, dim), rng.uniform(-0.7, 0.7, (2, dim))),
+}
+"""Each kind of layer, with parameters drawn by a generator."""
+
+DIMS = (1, 5)
+"""Five is no multiple of the width of a band."""
+
+
+def points(dim):
+    """The origin, a point on an axis, a tiny one, ordinary ones, and some far away."""
+    rng = np.random.default_rng(2)
+    ordinary, far = rng.standard_normal((20, dim)), rng.standard_normal((4, dim))
+    far *= 24 / np.linalg.norm(far, axis=1, keepdims=True)
+    return np.concatenate([np.zeros((1, dim)), np.eye(1, dim), 1e-3 * ordinary[:1], ordinary, far])
+
+
+def log_density(y):
+    return -jnp.sum(jnp.sin(y) ** 2 + 0.1 * y**2)
+
+
+def error(found, expected):
+    """The largest one; NaN if there is any, which is below no bound."""
+    return float(np.max(np.abs(np.asarray(found) - expected) / (1 + np.abs(expected))))
+
+
+def on_the_device(layer, x):
+    """All that the contract asks of a layer at one point."""
+    y, log_volume = layer.forward(x)
+    there, log_volume_there, pull = layer.linearized(x)
+    jacobian = jax.jacfwd(lambda x: layer.forward(x)[0])(x)
+
+    def transformed(x):
+        y, log_volume = layer.forward(x)
+        return log_density(y) + log_volume
+
+    return {
+        "forward": (y, log_volume),
+        "inverse": layer.inverse(y),
+        "linearized": (there, log_volume_there),
+        "log_det": jnp.linalg.slogdet(jacobian)[1],
+        "pulled": pull(jax.grad(log_density)(y)),
+        "gradient": jax.grad(transformed)(x),
+    }
+
+
+def errors_of(make, dim):
+    """How far a layer is from each claim of the contract."""
+    charts = [make(np.random.default_rng(seed), dim) for seed in range(3)]
+    layer, kind, x = charts[0], type(charts[0]), points(dim)
+    device = jax.tree.map(np.asarray, jax.jit(jax.vmap(on_the_device, (None, 0)))(layer, jnp.asarray(x)))
+    y, log_volume = layer.forward(x)
+    back, log_volume_back = layer.inverse(y)
+    stack = jax.jit(jax.vmap(lambda one, x: (one.forward(x), one.inverse(x))))(kind.stacked(charts), x[3:6])
+    single = [(one.forward(row), one.inverse(row)) for one, row in zip(charts, x[3:6], strict=True)]
+    nothing = kind.identity(dim)
+
+    def worst(found, expected):
+        pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+        return float(np.max([error(*pair) for pair in pairs]))  # unlike `max` it does not lose NaN
+
+    return {
+        "round trip": worst((back, device["inverse"][0]), (x, x)),
+        "volume of the way back": worst((log_volume_back, device["inverse"][1]), (log_volume, device["forward"][1])),
+        "Jacobian": error(device["forward"][1], device["log_det"]),
+        "linearized": worst(device["linearized"], device["forward"]),
+        "pull-back": error(device["pulled"], device["gradient"]),
+        "host as device": worst((y, log_volume, layer.inverse(y)), (*device["forward"], device["inverse"])),
+        "identity": worst((nothing.forward(x), nothing.inverse(x)), ((x, 0 * x[:, 0]),) * 2),
+        "charts side by side": worst(jax.tree.map(lambda *rows: np.stack(rows), *single), stack),
+    }
+
+
+CLAIMS = (
+    "round trip", "volume of the way back", "Jacobian", "linearized", "pull-back", "host as device", "identity",
+    "charts side by side",
+)  # fmt: skip
+
+
+@cache
+def errors_of_listed(name, dim):
+    return errors_of(LAYERS[name], dim)
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_hold_the_contract(name, dim, claim):
+    assert errors_of_listed(name, dim)[claim] < LARGEST_ERROR
+
+
+@pytree
+class ScaledVolume(Banded):
+    """1 % off, both ways."""
+
+    def forward(self, x):
+        y, log_volume = super().forward(x)
+        return y, 1.01 * log_volume
+
+    def inverse(self, y):
+        x, log_volume = super().inverse(y)
+        return x, 1.01 * log_volume
+
+
+@pytree
+class VolumeOfTheInverse(Dense):
+    """log|dx/dy| of the inverse."""
+
+    def inverse(self, y):
+        x, log_volume = super().inverse(y)
+        return x, -log_volume
+
+
+@pytree
+class NotInverted(Banded):
+    """The scale and not the couplings."""
+
+    def inverse(self, y):
+        return y / self.sd, super().inverse(y)[1]
+
+
+@pytree
+class HalfPull(Dense):
+    """Half of the gradient."""
+
+    def linearized(self, x):
+        y, log_volume, pull = super().linearized(x)
+        return y, log_volume, lambda score: 0.5 * pull(score)
+
+
+@pytree
+class LinearizedElsewhere(LowRank):
+    def linearized(self, x):
+        return super().linearized(1.01 * x)
+
+
+@pytree
+class OtherOnTheHost(Diagonal):
+    def inverse(self, y):
+        x, log_volume = super().inverse(y)
+        return (1.01 * x if isinstance(y, np.ndarray) else x), log_volume
+
+
+@pytree
+class LargeIdentity(Diagonal):
+    @classmethod
+    def identity(cls, dim):
+        return cls.of(np.full(dim, 1.1))
+
+
+@pytree
+class FirstOnly(Shift):
+    @classmethod
+    def stacked(cls, charts):
+        return super().stacked([charts[0]] * len(charts))
+
+
+def like(kind, name):
+    """The listed layer as one of another class."""
+    return lambda rng, dim: kind(*jax.tree.leaves(LAYERS[name](rng, dim)))
+
+
+BROKEN = {
+    "Jacobian": [(ScaledVolume, "banded")],
+    "volume of the way back": [(VolumeOfTheInverse, "dense")],
+    "round trip": [(NotInverted, "banded")],
+    "pull-back": [(HalfPull, "dense")],
+    "linearized": [(LinearizedElsewhere, "low rank")],
+    "host as device": [(OtherOnTheHost, "diagonal")],
+    "identity": [(LargeIdentity, "diagonal")],
+    "charts side by side": [(FirstOnly, "shift")],
+}
+
+
+@pytest.mark.parametrize(("claim", "kind", "name"), [(claim, *broken) for claim in CLAIMS for broken in BROKEN[claim]])
+def test_a_broken_layer_fails_the_contract(claim, kind, name):
+    assert errors_of(like(kind, name), 5)[claim] > 1e-3
+
+
+def test_bands_of_several_widths_stand_side_by_side():
+    """Also where one chart needs fewer powers than another."""
+    rng, dim = np.random.default_rng(4), 11
+    couplings = [np.zeros((1, dim)), 1e-9 * rng.standard_normal((1, dim)), rng.uniform(-0.7, 0.7, (3, dim))]
+    charts = [Banded.of(sd_of(rng, dim), coupling) for coupling in couplings]
+    assert len({one.powers.shape for one in charts}) == 3
+    stack, x = Banded.stacked(charts), rng.standard_normal((3, dim))
+    y = jax.vmap(lambda one, x: one.forward(x)[0])(stack, x)
+    for one, row, found in zip(charts, x, y, strict=True):
+        np.testing.assert_allclose(found, one.forward(row)[0], rtol=1e-12)
+
+
+def test_scales_of_several_ranks_stand_side_by_side():
+    rng, dim = np.random.default_rng(4), 5
+    charts = [LowRank.of(sd_of(rng, dim), rng.standard_normal((dim, rank)), np.ones(rank)) for rank in (1, 3)]
+    charts.append(LowRank.identity(dim))
+    stack, x = LowRank.stacked(charts), rng.standard_normal((3, dim))
+    y = jax.vmap(lambda one, x: one.forward(x)[0])(stack, x)
+    for one, row, found in zip(charts, x, y, strict=True):
+        np.testing.assert_allclose(found, one.forward(row)[0], rtol=1e-12)
+
+
+MADE_OF = {
+    "dense": (Dense.of, 1),
+    "diagonal": (Diagonal.of, 1),
+    "low rank": (LowRank.of, 3),
+    "banded": (Banded.of, 2),
+}
+"""What makes a layer, and of how many of its first fields."""
+
+
+@pytest.mark.parametrize("name", MADE_OF)
+def test_layers_are_made_of_one_chart_or_of_many(name):
+    charts = [LAYERS[name](np.random.default_rng(seed), 5) for seed in range(3)]
+    kind, (of, num) = type(charts[0]), MADE_OF[name]
+    parameters = [np.stack(rows) for rows in zip(*(jax.tree.leaves(one)[:num] for one in charts), strict=True)]
+    for found, expected in zip(*map(jax.tree.leaves, (of(*parameters), kind.stacked(charts))), strict=True):
+        np.testing.assert_allclose(abs(found), abs(expected), rtol=1e-12, atol=1e-12)
+
+
+def test_couplings_without_an_inverse_are_refused():
+    with pytest.raises(ValueError, match="no inverse in floating point"), np.errstate(all="ignore"):
+        Banded.of(np.ones(40), np.full((1, 40), 1e100))
