@@ -9,8 +9,11 @@ import pytest
 
 from whmc._pytree import pytree
 from whmc.modes.layers.banded import Banded
+from whmc.modes.layers.bend import Bend
+from whmc.modes.layers.layer import REACH
 from whmc.modes.layers.places import Shift
 from whmc.modes.layers.scales import Dense, Diagonal, LowRank
+from whmc.modes.layers.tails import Radial, Tail
 
 LARGEST_ERROR = 1e-10
 """Of every claim, relative to 1 + the value. What is wrong on purpose is wrong by 1e-3 or more."""
@@ -24,6 +27,10 @@ def matrix_of(rng, dim):
     return np.tril(0.3 * rng.standard_normal((dim, dim)), -1) + np.diag(sd_of(rng, dim))
 
 
+def bend_of(rng, dim):
+    return Bend.of(rng.standard_normal(dim), 0.3 * rng.standard_normal(dim), rng.uniform(-0.3, 0.3, ()))
+
+
 LAYERS = {
     "shift": lambda rng, dim: Shift(rng.standard_normal(dim)),
     "dense": lambda rng, dim: Dense.of(matrix_of(rng, dim)),
@@ -32,6 +39,9 @@ LAYERS = {
         sd_of(rng, dim), rng.standard_normal((dim, min(2, dim))), rng.uniform(-1, 1, min(2, dim))
     ),
     "banded": lambda rng, dim: Banded.of(sd_of(rng, dim), rng.uniform(-0.7, 0.7, (2, dim))),
+    "tail": lambda rng, dim: Tail.of(rng.uniform(0.0, 0.5, dim) * (np.arange(dim) != 1), dim),
+    "radial": lambda rng, dim: Radial.of(rng.uniform(0.1, 0.3, 1), dim),
+    "bend": bend_of,
 }
 """Each kind of layer, with parameters drawn by a generator."""
 
@@ -40,10 +50,10 @@ DIMS = (1, 5)
 
 
 def points(dim):
-    """The origin, a point on an axis, a tiny one, ordinary ones, and some far away."""
+    """The origin, a point on an axis, a tiny one, ordinary ones, and some beyond where warps stop to grow."""
     rng = np.random.default_rng(2)
     ordinary, far = rng.standard_normal((20, dim)), rng.standard_normal((4, dim))
-    far *= 24 / np.linalg.norm(far, axis=1, keepdims=True)
+    far *= 3 * REACH / np.linalg.norm(far, axis=1, keepdims=True)
     return np.concatenate([np.zeros((1, dim)), np.eye(1, dim), 1e-3 * ordinary[:1], ordinary, far])
 
 
@@ -122,7 +132,20 @@ def test_layers_hold_the_contract(name, dim, claim):
 
 
 @pytree
-class ScaledVolume(Banded):
+class VolumeOfTooManyDirections(Bend):
+    """D a c(s) for (D - 1) a c(s), both ways."""
+
+    def forward(self, x):
+        y, log_volume = super().forward(x)
+        return y, log_volume * x.shape[-1] / (x.shape[-1] - 1)
+
+    def inverse(self, y):
+        x, log_volume = super().inverse(y)
+        return x, log_volume * x.shape[-1] / (x.shape[-1] - 1)
+
+
+@pytree
+class ScaledVolume(Tail):
     """1 % off, both ways."""
 
     def forward(self, x):
@@ -152,16 +175,16 @@ class NotInverted(Banded):
 
 
 @pytree
-class HalfPull(Dense):
-    """Half of the gradient."""
+class PullWithoutVolume(Radial):
+    """The gradient of log pi(y) alone."""
 
     def linearized(self, x):
         y, log_volume, pull = super().linearized(x)
-        return y, log_volume, lambda score: 0.5 * pull(score)
+        return y, log_volume, lambda score: pull(score) - pull(0 * score)
 
 
 @pytree
-class LinearizedElsewhere(LowRank):
+class LinearizedElsewhere(Bend):
     def linearized(self, x):
         return super().linearized(1.01 * x)
 
@@ -174,10 +197,10 @@ class OtherOnTheHost(Diagonal):
 
 
 @pytree
-class LargeIdentity(Diagonal):
+class HeavyIdentity(Tail):
     @classmethod
     def identity(cls, dim):
-        return cls.of(np.full(dim, 1.1))
+        return cls.of(np.full(dim, 0.1), dim)
 
 
 @pytree
@@ -193,13 +216,13 @@ def like(kind, name):
 
 
 BROKEN = {
-    "Jacobian": [(ScaledVolume, "banded")],
+    "Jacobian": [(VolumeOfTooManyDirections, "bend"), (ScaledVolume, "tail")],
     "volume of the way back": [(VolumeOfTheInverse, "dense")],
     "round trip": [(NotInverted, "banded")],
-    "pull-back": [(HalfPull, "dense")],
-    "linearized": [(LinearizedElsewhere, "low rank")],
+    "pull-back": [(PullWithoutVolume, "radial")],
+    "linearized": [(LinearizedElsewhere, "bend")],
     "host as device": [(OtherOnTheHost, "diagonal")],
-    "identity": [(LargeIdentity, "diagonal")],
+    "identity": [(HeavyIdentity, "tail")],
     "charts side by side": [(FirstOnly, "shift")],
 }
 
@@ -207,6 +230,43 @@ BROKEN = {
 @pytest.mark.parametrize(("claim", "kind", "name"), [(claim, *broken) for claim in CLAIMS for broken in BROKEN[claim]])
 def test_a_broken_layer_fails_the_contract(claim, kind, name):
     assert errors_of(like(kind, name), 5)[claim] > 1e-3
+
+
+@pytest.mark.parametrize("kind", [Tail, Radial])
+@pytest.mark.parametrize("size", [1e-200, 1e-5, 1e100, 1e200])
+def test_tails_have_values_and_forces_of_all_sizes(kind, size):
+    """Squares of the outermost overflow, those of the innermost vanish."""
+    num = 1 if kind is Radial else 3
+    layer, x = kind.of(np.array([0.0, 1e-12, 1.0])[-num:], 3), np.array([[0.0, -0.7, 1.0]]) * size
+    with np.errstate(over="ignore", under="ignore"):
+        y, log_volume = layer.forward(x)
+        back, log_volume_back = layer.inverse(y)
+    np.testing.assert_allclose(back, x, rtol=1e-13)
+    np.testing.assert_allclose(log_volume_back, log_volume, rtol=1e-12, atol=1e-300)
+    _, _, pull = layer.linearized(jnp.asarray(x))
+    assert np.all(np.isfinite(pull(jnp.ones((1, 3)))))
+
+
+def test_growth_has_all_digits_where_its_formula_changes():
+    """y/x and its derivative, against their series, around w = 1e-5."""
+    layer = Tail.of(np.ones(1), 1)
+    for x in np.sqrt([1e-7, 0.99e-5, 1.01e-5, 1e-4]):
+        u = x * x
+        slope, expected = jax.jacfwd(lambda x: layer.forward(x)[0])(jnp.array([x]))[0, 0], np.exp(u)
+        expected /= np.sqrt(np.expm1(u) / u)
+        np.testing.assert_allclose(slope, expected, rtol=1e-14)
+        force = jax.grad(lambda x: layer.forward(x)[1])(jnp.array([x]))[0]
+        # log dy/dx = u - log((exp(u) - 1)/u)/2 = 3 u/4 - u²/48 + ...
+        np.testing.assert_allclose(force, 2 * x * (3 / 4 - u / 24), rtol=1e-10)
+
+
+@pytest.mark.parametrize("x", [0.0, 1e-3, 1.5, 2 * REACH])
+def test_tails_have_a_slope_in_their_heaviness(x):
+    """y = x + h x³/4 + ..., and no more than `REACH`² of x² in it, so a fit can start from a Gaussian."""
+    slope = jax.jacfwd(lambda heaviness: Tail.of(heaviness, 1).forward(jnp.full(1, x))[0])(jnp.zeros(1))
+    np.testing.assert_allclose(slope, x * min(x**2, REACH**2) / 4, rtol=1e-14)
+    back = jax.jacfwd(lambda heaviness: Tail.of(heaviness, 1).inverse(jnp.full(1, x))[0])(jnp.zeros(1))
+    np.testing.assert_allclose(back, -slope, rtol=1e-14)
 
 
 def test_bands_of_several_widths_stand_side_by_side():
@@ -236,6 +296,9 @@ MADE_OF = {
     "diagonal": (Diagonal.of, 1),
     "low rank": (LowRank.of, 3),
     "banded": (Banded.of, 2),
+    "tail": (lambda heaviness: Tail.of(heaviness, 5), 1),
+    "radial": (lambda heaviness: Radial.of(heaviness, 5), 1),
+    "bend": (Bend.of, 3),
 }
 """What makes a layer, and of how many of its first fields."""
 

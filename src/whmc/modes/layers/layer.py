@@ -26,6 +26,9 @@ LogVolume = Float[Array | np.ndarray, "*n"] | float
 Score = Float[Array, "*n dim"]
 Pull = Callable[[Score], Score]
 
+REACH = 8.0
+"""Standard deviations of x up to which warps grow, so that nothing overflows: 1e-15 of a Gaussian is beyond."""
+
 
 class Layer(abc.ABC):
     """x -> y of one chart. Subclasses are pytrees, and all of their fields arrays or layers."""
