@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 
 from whmc._pytree import pytree
+from whmc.modes.band import BandShapes
+from whmc.modes.bend import BendShapes
 from whmc.modes.layers.banded import Banded
 from whmc.modes.layers.bend import Bend
+from whmc.modes.layers.chart import WARPS, Chart
 from whmc.modes.layers.layer import REACH
 from whmc.modes.layers.places import Shift
 from whmc.modes.layers.scales import Dense, Diagonal, LowRank
 from whmc.modes.layers.tails import Radial, Tail
+from whmc.modes.library import ModeLibrary
+from whmc.modes.mixture import log_components_of
+from whmc.modes.tail import TailShapes
 
 LARGEST_ERROR = 1e-10
 """Of every claim, relative to 1 + the value. What is wrong on purpose is wrong by 1e-3 or more."""
@@ -31,6 +37,17 @@ def bend_of(rng, dim):
     return Bend.of(rng.standard_normal(dim), 0.3 * rng.standard_normal(dim), rng.uniform(-0.3, 0.3, ()))
 
 
+def chart_of(rng, dim):
+    """Mild tails, as the bend squares what comes out of them."""
+    warps = (Tail.of(rng.uniform(0.0, 0.1, dim), dim), bend_of(rng, dim))
+    return Chart(warps, Dense.of(matrix_of(rng, dim)), Shift(rng.standard_normal(dim)))
+
+
+def radial_chart_of(rng, dim):
+    warps = (Radial.of(rng.uniform(0.05, 0.1, 1), dim),)
+    return Chart(warps, Diagonal.of(sd_of(rng, dim)), Shift(rng.standard_normal(dim)))
+
+
 LAYERS = {
     "shift": lambda rng, dim: Shift(rng.standard_normal(dim)),
     "dense": lambda rng, dim: Dense.of(matrix_of(rng, dim)),
@@ -42,6 +59,8 @@ LAYERS = {
     "tail": lambda rng, dim: Tail.of(rng.uniform(0.0, 0.5, dim) * (np.arange(dim) != 1), dim),
     "radial": lambda rng, dim: Radial.of(rng.uniform(0.1, 0.3, 1), dim),
     "bend": bend_of,
+    "chart": chart_of,
+    "radial chart": radial_chart_of,
 }
 """Each kind of layer, with parameters drawn by a generator."""
 
@@ -129,6 +148,11 @@ def errors_of_listed(name, dim):
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_hold_the_contract(name, dim, claim):
     assert errors_of_listed(name, dim)[claim] < LARGEST_ERROR
+
+
+def test_every_warp_is_listed():
+    made = {type(make(np.random.default_rng(0), 3)) for make in LAYERS.values()}
+    assert set(WARPS) <= made
 
 
 @pytree
@@ -315,3 +339,76 @@ def test_layers_are_made_of_one_chart_or_of_many(name):
 def test_couplings_without_an_inverse_are_refused():
     with pytest.raises(ValueError, match="no inverse in floating point"), np.errstate(all="ignore"):
         Banded.of(np.ones(40), np.full((1, 40), 1e100))
+
+
+def banded_library(rng, location, size, dim):
+    sd, coupling = np.stack([sd_of(rng, dim) for _ in range(size)]), rng.uniform(-0.7, 0.7, (size, 2, dim))
+    library = ModeLibrary.from_charts(location, sd, bends=BandShapes(coupling))
+    return library, [((), Banded.of(*pair)) for pair in zip(sd, coupling, strict=True)]
+
+
+def diagonal_library(rng, location, size, dim):
+    sd = np.stack([sd_of(rng, dim) for _ in range(size)])
+    return ModeLibrary.from_charts(location, sd), [((), Diagonal.of(one)) for one in sd]
+
+
+def dense_library(rng, location, size, dim, bends=None, warps=((), ())):
+    matrix = np.stack([matrix_of(rng, dim) for _ in range(size)])
+    library = ModeLibrary.from_charts(location, matrix, bends=bends)
+    return library, [(warp, Dense.of(one)) for warp, one in zip(warps, matrix, strict=True)]
+
+
+def tail_library(rng, location, size, dim):
+    heaviness = rng.uniform(0.0, 0.2, (size, dim))  # more, and the dense scale mixes coordinates of 1 and of 1e7
+    warps = [(Tail.of(one, dim),) for one in heaviness]
+    return dense_library(rng, location, size, dim, TailShapes(heaviness), warps)
+
+
+def bend_library(rng, location, size, dim):
+    bends = [bend_of(rng, dim) for _ in range(size)]
+    shapes = BendShapes(*(np.stack(rows) for rows in zip(*map(jax.tree.leaves, bends), strict=True)))
+    return dense_library(rng, location, size, dim, shapes, [(bend,) for bend in bends])
+
+
+LIBRARIES = {
+    "dense": dense_library,
+    "diagonal": diagonal_library,
+    "banded": banded_library,
+    "tail": tail_library,
+    "bend": bend_library,
+}
+"""Libraries of two charts, and the warps and the scale of each as layers."""
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_charts_of_layers_are_those_of_the_library(name):
+    dim, size = 5, 2
+    rng = np.random.default_rng(6)
+    location = rng.standard_normal((size, dim))
+    library, parts = LIBRARIES[name](rng, location, size, dim)
+    charts = [Chart(warps, scale, Shift(place)) for (warps, scale), place in zip(parts, location, strict=True)]
+
+    @jax.jit
+    @jax.vmap
+    def library_at(x):
+        chart = library.chart(1)
+        theta, score = chart.unwhiten(x), jnp.cos(x)
+        # the library pulls scores back to L x, with L the scale without its couplings
+        pulled = score if chart.bend is None else chart.bend.pulled(chart.displacement(theta), score)
+        scale = jnp.diag(chart.scale) if library.diagonal else chart.scale
+        return theta, chart.log_volume(theta), chart.whiten(theta), scale.T @ pulled
+
+    @jax.jit
+    @jax.vmap
+    def layers_at(x):
+        theta, log_volume, pull = charts[1].linearized(x)
+        return theta, log_volume, charts[1].inverse(theta)[0], pull(jnp.cos(x))
+
+    x = points(dim)
+    for found, expected in zip(layers_at(x), library_at(x), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    theta = charts[0].forward(x)[0]
+    for chart, heights in zip(charts, log_components_of(library, theta), strict=True):
+        z, log_volume = chart.inverse(theta)
+        found = np.log(0.5) - 0.5 * np.sum(z**2, axis=1) - log_volume - 0.5 * dim * np.log(2 * np.pi)
+        np.testing.assert_allclose(found, heights, rtol=1e-12)
