@@ -1,0 +1,1 @@
+"""Layers: maps in closed form both ways, which one after the other make a chart."""
