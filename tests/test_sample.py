@@ -41,7 +41,7 @@ def test_unit_pair_from_one_mode(dim, start):
 
 @pytest.mark.parametrize(
     "name",
-    only_these_at_every_change(["three", "log-gamma", "many-well", "himmelblau", "two-scale", "line"], []),
+    only_these_at_every_change(["three", "log-gamma", "many-well", "himmelblau", "diagonal", "line"], []),
 )
 def test_weights_from_one_mode(name):
     case = problem(name)
@@ -49,6 +49,7 @@ def test_weights_from_one_mode(name):
     result = whmc.sample(case.target, modes=case.locations, seed=3, initial=initial, draws=1000)
     truth, error = shares(result, case.draw(np.random.default_rng(0), 20_000)[0])
     error = np.hypot(result.modes.weight_se, error)
+    assert result.num_modes > 1
     assert np.all(np.abs(result.modes.weight - truth) < 5 * error), (result.modes.weight, truth, error)
     assert np.all(result.modes.weight_se < 0.02)
 

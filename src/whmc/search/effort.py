@@ -15,8 +15,11 @@ import math
 from whmc.target.price import FEWEST_STARTS, FREE_OPERATIONS, cost_of_gradient, is_costly
 from whmc.target.target import Target
 
-POLISH_OPERATIONS = 2e6
-"""What it adds to settle an end that is at no known mode: a hundred small calls."""
+POLISH_OPERATIONS = 5e5
+"""What it adds to settle an end that is at no known mode: half a millisecond, many at once."""
+
+KNOWN_OPERATIONS = 10.0
+"""What each known mode adds to a gradient of a descent, which is compared with all: more matters among a thousand."""
 
 MOST_FREE_STARTS = 131_072
 MOST_STARTS = 1_048_576
@@ -61,12 +64,14 @@ class Effort:
 class Starts:
     """What the starts of a search have cost so far, and whether more are wanted.
 
-    num_polished: ends that had to be polished. looked_at: how many starts there were when hits were last looked at.
+    num_polished: ends that had to be polished. num_compared: known modes that descents were compared with, once for
+    each of their gradients. looked_at: how many starts there were when hits were last looked at.
     """
 
     num: int = 0
     num_gradients: int = 0
     num_polished: int = 0
+    num_compared: int = 0
     looked_at: int = 0
 
     def wanted(self, effort: Effort, target: Target, *, more_to_find: bool, even: bool) -> tuple["Starts", int]:
@@ -93,7 +98,9 @@ class Starts:
         if self.looked_at:
             return 0
         used = (
-            self.num_gradients * cost_of_gradient(target.operations, target.dim) + self.num_polished * POLISH_OPERATIONS
+            self.num_gradients * cost_of_gradient(target.operations, target.dim)
+            + self.num_polished * POLISH_OPERATIONS
+            + self.num_compared * KNOWN_OPERATIONS
         )
         return min(MOST_FREE_STARTS - self.num, self._few_left(FREE_OPERATIONS / max(used, 1.0)))
 

@@ -227,10 +227,12 @@ def run_finder(
             found = descend_from(target, given[starts.num : starts.num + size], known)
         state = take(state, target, found)
         batch += 1
+        num_gradients = state.num_gradients - before.num_gradients
         starts = dataclasses.replace(
             starts,
             num=starts.num + size,
-            num_gradients=starts.num_gradients + state.num_gradients - before.num_gradients,
+            num_gradients=starts.num_gradients + num_gradients,
+            num_compared=starts.num_compared + num_gradients * len(before.peaks),
             num_polished=starts.num_polished + _num_polished(state) - _num_polished(before),
         )
         tell(state, Doing(finder.unit, starts.num, most if effort is None else 0))

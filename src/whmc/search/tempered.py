@@ -1,8 +1,8 @@
 """Tempered: a population annealed from the start region, so that modes are found by their mass.
 
-Particles start in the start region and follow pi^beta, beta from 0 to 1: each rise is as large as leaves half of the
-particles effective, then they are resampled and moved by Hamiltonian Monte Carlo at the new beta. In the end the
-population lies where the mass is, also where the mass has no peak.
+Particles start uniform in the start region, as pi^0 is, and follow pi^beta, beta from 0 to 1: each rise is as large as
+leaves half of the particles effective, then they are resampled and moved by Hamiltonian Monte Carlo at the new beta. In
+the end the population lies where the mass is, also where the mass has no peak.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ class Tempered(AbstractFinder):
         self, key: Array, target: Target, num: int, known: KnownModes | None, tell: TellPart
     ) -> DescentResult:
         key_starts, key_moves = children(key, 2)
-        starts = target.draw_starts(key_starts, self.num_particles)
+        starts = target.draw_starts(key_starts, self.num_particles, uniform=True)
         swarm = anneal(target, gather(target, starts), generator(key_moves), self.num_moves, tell)
         population, spent = swarm.alive[:num], swarm.num_gradients
         if len(population) == 0:

@@ -26,8 +26,10 @@ def require_starts(space: Space, starts: Any) -> Any:
     return starts
 
 
-def draw_starts(space: Space, starts: Any, key: Array, num: int) -> Float[np.ndarray, "num dim"]:
-    """`num` flat positions of the start region."""
+def draw_starts(
+    space: Space, starts: Any, key: Array, num: int, *, uniform: bool = False
+) -> Float[np.ndarray, "num dim"]:
+    """`num` flat positions of the start region. uniform: those of a box are so in many dimensions too."""
     if starts is None:
         raise ValueError("this target has no starts: give Target(..., starts=(low, high))")
     if callable(starts):
@@ -37,7 +39,8 @@ def draw_starts(space: Space, starts: Any, key: Array, num: int) -> Float[np.nda
         return points
     if isinstance(starts, tuple):
         low, high = box_edges(space, starts)
-        points = low + (high - low) * draw_in_cube(generator(key), num, space.dim)
+        draw = _uniform if uniform else draw_in_cube
+        points = low + (high - low) * draw(generator(key), num, space.dim)
         return points if space.bounds is None else np.asarray(space.bounds.unconstrain(points))
     given = given_points(space, starts, key)
     assert given is not None
@@ -73,7 +76,7 @@ def draw_in_cube(rng: np.random.Generator, num: int, dim: int) -> Float[np.ndarr
     each with its own mean), change smoothly with their index (cosines of several roughnesses, with uniform margins),
     and are constant over a few blocks of neighbours.
     """
-    points = rng.random((num, dim))
+    points = _uniform(rng, num, dim)
     if dim < MANY_DIMENSIONS:
         return points
     law = rng.integers(6, size=num)
@@ -81,6 +84,10 @@ def draw_in_cube(rng: np.random.Generator, num: int, dim: int) -> Float[np.ndarr
         mine = law == number
         points[mine] = np.clip(draw(rng, int(mine.sum()), dim), FROM_THE_EDGE, 1 - FROM_THE_EDGE)
     return points
+
+
+def _uniform(rng: np.random.Generator, num: int, dim: int) -> Float[np.ndarray, "num dim"]:
+    return rng.random((num, dim))
 
 
 def _levelled(rng: np.random.Generator, num: int, dim: int) -> Float[np.ndarray, "num dim"]:

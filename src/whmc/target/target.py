@@ -156,9 +156,9 @@ class Target:
         """
         return check_target(self, seed, at)
 
-    def draw_starts(self, key: Array, num: int) -> Float[np.ndarray, "num dim"]:
-        """`num` points of the start region."""
-        return self.home(draw_starts(self.space, self.starts, key, num))
+    def draw_starts(self, key: Array, num: int, *, uniform: bool = False) -> Float[np.ndarray, "num dim"]:
+        """`num` points of the start region. uniform: in a box of many dimensions too, where starts are not."""
+        return self.home(draw_starts(self.space, self.starts, key, num, uniform=uniform))
 
     def given_starts(self, key: Array) -> Float[np.ndarray, "num dim"] | None:
         """Every point that was given as a start, once, in random order; None for a box or a function."""
