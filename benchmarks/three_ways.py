@@ -19,6 +19,7 @@ import sys
 import time
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -56,8 +57,7 @@ def in_rows(one, means, log_weights):
     means = jnp.asarray(means)
 
     def logdensity(x):
-        heights = jnp.stack([one(x - mean) for mean in means]) + jnp.asarray(log_weights)
-        return jnp.logaddexp.reduce(heights)
+        return jnp.logaddexp.reduce(jax.vmap(one)(x - means) + jnp.asarray(log_weights))
 
     return logdensity
 
