@@ -27,12 +27,15 @@ from whmc._shapes import Float
 if TYPE_CHECKING:
     from whmc.target.target import Target
 
-FAR = np.pi * 10.0 ** np.array([4, 8, 12])
-"""Distances without a bound, in units of one and the size of the position. No powers of ten: a density with a period
-would look constant. So far apart that it does: in log r waves of a few nats count for little."""
-
 FAR_IN_LOGS = 200.0
 """The farthest u where a bound makes e^u of it: float64 still holds the cubes of e^200 and of e^-200."""
+
+FAR = np.pi * 10.0 ** np.array([4, 8, 12])
+"""Distances without a bound, in units of one and the size of the position. No powers of ten: a density with a period
+would look constant. So far apart that it does: in log r waves of a few nats count for little.
+
+Before them comes `FAR_IN_LOGS`, which is asked only of an end that is deep down. There a model's own transform, such as
+e^u, has not come to the end of float64, where its density becomes constant."""
 
 NEAR_BOUND = 2.0 ** np.array([-1.0, -0.5, 0.0])
 """Distances where there is a bound, as shares of the largest."""
@@ -50,22 +53,21 @@ LEAST_EXPONENT = 0.01
 DEEP = 30.0
 """Nats: an end that lies lower than a point on its line by so much is reached by one draw of 1e13."""
 
-FLOOR = 300.0
-"""And lower by so much it is no end of the density but of float64: transforms of bounded values keep a share from
-becoming zero, at 2e-308, so that the density is constant from there on."""
+NOTHING = -float(np.log(np.finfo(float).tiny))
+"""And what lies lower by so much is zero in float64."""
 
 MOST_COORDINATES = 64
-"""That are followed, six evaluations each."""
+"""That are followed, six to eight evaluations each."""
 
 
 class End(NamedTuple):
     """An end of a coordinate. limit: what the value tends to there. distances: of u from zero where there is a bound,
-    else from a point."""
+    else from a point, in units of one and its size."""
 
     coordinate: int
     sign: float
     limit: float
-    distances: Float[np.ndarray, " 3"]
+    distances: Float[np.ndarray, " few"]
     bounded: bool
 
 
@@ -133,40 +135,50 @@ def improper_ends(
     ends = [end for n in axes.tolist() for end in ends_of(target, n)]
     spent = len(points)
     for n in highest.tolist():
-        lines = np.concatenate([_along(points[n], end) for end in ends]) if ends else np.zeros((0, dim))
-        height = values(lines).reshape(-1, 3)
+        if not ends:
+            break
+        lines = np.concatenate([_along(points[n], end) for end in ends])
+        rows = np.split(values(lines), np.cumsum([len(_distances(points[n], end)) for end in ends])[:-1])
         spent += len(lines)
         diverging = [
-            (end, bool(row[2] > heights[n] - DEEP))
-            for end, row in zip(ends, height, strict=True)
-            if _diverges(end, row) and row[2] > heights[n] - FLOOR
+            (end, bool(row[-1] > heights[n] - DEEP))
+            for end, row in zip(ends, rows, strict=True)
+            if row[-1] > heights[n] - NOTHING
+            and _diverges(end.bounded, _distances(points[n], end), row, deep=bool(row[-1] < heights[n] - DEEP))
         ]
         ends, near = [end for end, _ in diverging], [near for _, near in diverging]
     return [_told(target, *one) for one in zip(ends, near, strict=True)], len(axes), spent
 
 
-def _along(point: Float[np.ndarray, " dim"], end: End) -> Float[np.ndarray, "3 dim"]:
-    rows = np.tile(point, (3, 1))
+def _distances(point: Float[np.ndarray, " dim"], end: End) -> Float[np.ndarray, " few"]:
     if end.bounded:
-        rows[:, end.coordinate] = end.sign * end.distances
-    else:
-        rows[:, end.coordinate] += end.sign * end.distances * (1 + np.max(np.abs(point)))
+        return end.distances
+    return np.append(FAR_IN_LOGS, end.distances * (1 + np.max(np.abs(point))))
+
+
+def _along(point: Float[np.ndarray, " dim"], end: End) -> Float[np.ndarray, "few dim"]:
+    distances = _distances(point, end)
+    rows = np.tile(point, (len(distances), 1))
+    rows[:, end.coordinate] = end.sign * distances + (0.0 if end.bounded else point[end.coordinate])
     return rows
 
 
-def _diverges(end: End, height: Float[np.ndarray, " 3"]) -> bool:
-    if not np.isfinite(height[2]):
+def _diverges(
+    bounded: bool, distances: Float[np.ndarray, " few"], height: Float[np.ndarray, " few"], deep: bool
+) -> bool:
+    if not np.isfinite(height[-1]):
         return False
-    logs = np.log(end.distances)
+    logs = np.log(distances)
     h = np.where(np.isfinite(height), height, -np.inf) + logs
-    if h[2] < np.max(h[:2]) - SLOWEST * (logs[2] - logs[1]):
+    before = h[:-1] if bounded or deep else h[1:-1]
+    if h[-1] < np.max(before) - SLOWEST * (logs[-1] - logs[-2]):
         return False
-    if not end.bounded or not np.all(np.isfinite(height)):
+    if not bounded or not np.all(np.isfinite(height)):
         return True
     # log(r2/r1) = log(r3/r2): the power drops out
     first, second = np.diff(height)
-    gaps = np.diff(end.distances)
-    return bool((first - second) / (gaps[1] - gaps[0]) * end.distances[2] < LEAST_EXPONENT)
+    gaps = np.diff(distances)
+    return bool((first - second) / (gaps[1] - gaps[0]) * distances[2] < LEAST_EXPONENT)
 
 
 def _told(target: "Target", end: End, near: bool) -> Improper:
