@@ -10,15 +10,16 @@ import pytest
 import whmc
 from traps.basin_truth import shares
 from whmc.cli.as_json import as_json
-from whmc.estimate.basins import Basins, Partition
+from whmc.estimate.basins import NOWHERE, Basins, Partition
 from whmc.estimate.correction import corrected, correction
 from whmc.estimate.dip import FAR, dips
 from whmc.estimate.modes import notes
 from whmc.estimate.weights import Weights
 from whmc.modes.curvature import library_at
+from whmc.search.parted import parted_charts
 from whmc.search.passes import FINE, straight, strings
 from whmc.storage.netcdf import to_datatree
-from whmc.testing import gaussian_mixture, shells
+from whmc.testing import gaussian_mixture, loggamma_pair, shells, two_scale_pair
 
 
 def pair_of_gaussians(dim, gap, widths=(1.0, 1.0), weights=(0.5, 0.5)):
@@ -232,6 +233,45 @@ def test_charts_along_a_banana_are_one_mode():
     np.testing.assert_allclose(result.modes.location, [[0.0, 0.0]], atol=1e-2)
 
 
+@pytest.mark.parametrize("dim", [50, 200])
+def test_a_broad_gaussian_around_a_narrow_one_is_a_mode_without_a_peak(dim):
+    """All ascents reach the narrow one's peak; no draw lies between the two."""
+    result = whmc.sample(two_scale_pair(dim, (0.8, 0.2)).target, seed=0, draws=300, progress=False)
+    assert result.modes.peaks.tolist() == [1, 0]
+    assert np.all(np.abs(result.modes.weight - [0.8, 0.2]) < 4 * result.modes.weight_se)
+    assert np.all(result.modes.weight_se < 0.02)
+    radius = np.linalg.norm(result.draws, axis=-1) / np.sqrt(dim)
+    assert np.all((radius > 2) == (result.label == 1))
+
+
+def parted(draws, own):
+    """Which of two charts with the moments of their draws are told apart, both leading to the same peak at zero."""
+    groups = [draws[own == k] for k in (0, 1)]
+    library = whmc.ModeLibrary.from_charts(
+        np.stack([some.mean(axis=0) for some in groups]), np.stack([np.diag(some.std(axis=0)) for some in groups])
+    )
+    place = library.charts().location
+    return parted_charts(library, np.zeros(2, int), place, np.zeros((1, draws.shape[1])), draws, own, draws.std(axis=0))
+
+
+def test_mass_that_lies_apart_is_told_whose_ascents_reach_one_peak():
+    """Log-gamma modes of opposite skew: their peaks are a third of a standard deviation apart, their means seven."""
+    case = loggamma_pair(150, separation=7.2)
+    assert np.linalg.norm(np.diff(case.locations, axis=0)) < 0.4
+    lead, depth = parted(*case.draw(np.random.default_rng(0), 4000))
+    assert sorted(lead.tolist()) in ([NOWHERE, 0], [NOWHERE, 1]) and np.all(depth >= FAR)
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_one_mode_that_two_charts_share_does_not_lie_apart(heavy):
+    """Cut in two by a plane, or into its middle and its tails."""
+    rng = np.random.default_rng(0)
+    draws = rng.standard_normal((4000, 20)) / (np.sqrt(rng.chisquare(3.0, (4000, 1)) / 3) if heavy else 1.0)
+    cut = np.linalg.norm(draws, axis=1) > 6 if heavy else draws[:, 0] > 0
+    lead, depth = parted(draws, cut.astype(int))
+    assert lead.tolist() == [NOWHERE, NOWHERE] and np.all(depth == np.inf)
+
+
 def test_a_shell_is_a_mode_without_a_peak_and_its_location_lies_on_it():
     case = shells(2)
     result = whmc.sample(case.target, seed=0, draws=300, progress=False)
@@ -239,6 +279,12 @@ def test_a_shell_is_a_mode_without_a_peak_and_its_location_lies_on_it():
     centres = np.array([[-3.5, 0.0], [3.5, 0.0]])
     radius = np.linalg.norm(result.modes.location[:, None] - centres, axis=-1).min(axis=1)
     assert np.all(np.abs(radius - 2.0) < 0.3)
+
+
+def test_shells_of_many_dimensions_are_one_mode_each_however_many_ascents_end_alone():
+    result = whmc.sample(shells(10).target, seed=0, draws=300, progress=False)
+    assert result.modes.peaks.tolist() == [0, 0] and len(result.basins.height) > 100
+    assert np.all(np.abs(result.modes.weight - 0.5) < 4 * result.modes.weight_se)
 
 
 # the correction

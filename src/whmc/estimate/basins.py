@@ -2,7 +2,9 @@
 
 A mode is a set of peaks of the density, as the model writes it, between which neither the density nor the draws show a
 valley of `VALLEY` nats. A draw belongs to the mode whose peak an ascent from it reaches. Charts say where to look, and
-decide nothing. With H the highest peak of a component, pass_ab the lowest log density on the best path from a to b,
+decide nothing; but what lies apart from the mass around the peak that it leads to, as a broad Gaussian around a narrow
+one, is a mode without a peak (`search/parted.py`). With H the highest peak of a component, pass_ab the lowest log
+density on the best path from a to b,
 
     fall = min(h_a, h_b) - pass_ab,    dip = the valley between the draws of a and those of b (`dip.py`),
 
@@ -37,8 +39,8 @@ def taken_together(
 ) -> tuple[Int[np.ndarray, " peaks"], Float[np.ndarray, " peaks"]]:
     """The highest peak of the component of each, and, for these, the largest fall between peaks within.
 
-    meant: peaks that a chart or a draw leads to. The others, such as midpoints between ends of ascents, belong to their
-    easiest neighbours in any case.
+    meant: what a chart leads to, and peaks that a draw leads to. The others, such as midpoints between ends of
+    ascents, belong to their easiest neighbours in any case.
     """
     root, inner = np.arange(len(height)), np.zeros(len(height))
     passes = height[pair].min(axis=1) - fall
@@ -93,8 +95,10 @@ class Basins:
         return self.height[self.pair].min(axis=1) - self.fall
 
     def partition(self, valley: float = VALLEY) -> "Partition":
-        """The modes for valleys of so many nats."""
-        meant = np.isin(np.arange(len(self.height)), np.append(self.of_chart, self.end))
+        """The modes for valleys of so many nats. Where an ascent from a draw ended without a peak, as on a shell in ten
+        dimensions, it says which mode that draw belongs to, and not that there is another."""
+        number = np.arange(len(self.height))
+        meant = np.isin(number, self.of_chart) | (np.isin(number, self.end) & self.peaked)
         return self._numbered(*taken_together(self.height, self.pair, self.fall, self.dip, valley, meant))
 
     def _numbered(self, root: Int[np.ndarray, " peaks"], inner: Float[np.ndarray, " peaks"]) -> "Partition":

@@ -62,7 +62,7 @@ def dips(
         deepest = 0.0
         share = sizes[a] / (sizes[a] + sizes[b])
         for way in _directions(*learned, top[b] - top[a]):
-            deepest = max(deepest, _valley(position[first[1::2]] @ way, position[second[1::2]] @ way, share))
+            deepest = max(deepest, valley(position[first[1::2]] @ way, position[second[1::2]] @ way, share))
             if deepest >= FAR:
                 break
         found[n] = deepest
@@ -99,7 +99,7 @@ def _directions(
         yield solve(second[known_second].mean(axis=0) - first[known_first].mean(axis=0))
 
 
-def _valley(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " m"], share: float) -> float:
+def valley(first: Float[np.ndarray, " n"], second: Float[np.ndarray, " m"], share: float) -> float:
     """The dip along one direction. share: of the first group, which may be thinned more than the second."""
     low, high = np.median(first), np.median(second)
     if not low < high:

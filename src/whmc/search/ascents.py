@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from whmc._shapes import Float, Int
-from whmc.estimate.basins import Basins, Partition
+from whmc.estimate.basins import NOWHERE, Basins, Partition
 from whmc.estimate.correction import correction
 from whmc.estimate.labels import in_parts
 from whmc.estimate.weights import Weights
@@ -24,6 +24,7 @@ from whmc.modes.curvature import spread
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
 from whmc.search.nodes import Nodes
+from whmc.search.parted import parted_charts
 from whmc.search.peak import Peak
 from whmc.target.counted import counted
 from whmc.target.rows import logdensities
@@ -85,13 +86,13 @@ def find_basins(
         every = max(1, draws.shape[0] * draws.shape[1] // STRATA_DRAWS)
         nodes = Nodes(target, _pooled_sd(library, draws, chart), _widest(target, library), peaks)
         starts, drawn = _chart_starts(target, library, draws, chart, logdensity)
-        of_chart = nodes.climb(starts, must=True)
+        of_chart = _parted(nodes, library, nodes.climb(starts, must=True), starts, draws, chart, logdensity)
         row, price = _spaced_rows(draws.shape, every), 0.0
         end, remembered = np.zeros(0, int), MOST_NUMBERS // (MEMORY * target.dim)
         for part in (row[:FEWEST_DRAWS], row[FEWEST_DRAWS : max(FEWEST_DRAWS, remembered)]):
             room = FEWEST_DRAWS if price == 0 else max(0, min((most - spent.num) / price, len(part)))
             part, before = part[: int(room)], spent.num
-            end = np.append(end, nodes.climb(_at(draws, part)))
+            end = np.append(end, nodes.seen_from(of_chart[chart[*part.T]], nodes.climb(_at(draws, part))))
             price = max(price, (spent.num - before) / max(len(part), 1), 1.0)
         row = row[: len(end)]
         stratum: Int[np.ndarray, "chains some"] | None = None
@@ -113,7 +114,33 @@ def find_basins(
                 more = _more_rows(basins, partition, chart, weights, int(room))
                 if not len(more):
                     return basins
-                row, end = np.concatenate([row, more]), np.append(end, nodes.climb(_at(draws, more)))
+                end = np.append(end, nodes.seen_from(of_chart[chart[*more.T]], nodes.climb(_at(draws, more))))
+                row = np.concatenate([row, more])
+
+
+def _parted(
+    nodes: Nodes,
+    library: ModeLibrary,
+    of_chart: Int[np.ndarray, " charts"],
+    starts: Float[np.ndarray, "charts dim"],
+    draws: Float[np.ndarray, "chains draws dim"],
+    chart: Int[np.ndarray, "chains draws"],
+    logdensity: Float[np.ndarray, "chains draws"],
+) -> Int[np.ndarray, " charts"]:
+    """The node of each chart, where charts whose mass lies apart have one of their own: the highest of their draws.
+    That is where they start from then."""
+    rows, every = _thinned(draws), max(1, -(-chart.size // GROUPED_DRAWS))
+    own, height = chart[:, ::every].ravel(), logdensity[:, ::every].ravel()
+    place = library.charts().location
+    lead, dip = parted_charts(library, of_chart, place, nodes.location, rows, own, nodes.region)
+    found = of_chart.copy()
+    for one in np.unique(lead[lead != NOWHERE]).tolist():
+        mine = np.flatnonzero(lead == one)
+        here = np.flatnonzero(np.isin(own, mine))
+        top = here[np.argmax(height[here])]
+        found[mine] = nodes.part(rows[top], float(height[top]), int(of_chart[one]), float(dip[mine].min()))
+        starts[mine] = rows[top]
+    return found
 
 
 def _at(draws: Float[np.ndarray, "chains draws dim"], row: Int[np.ndarray, "n 2"]) -> Float[np.ndarray, "n dim"]:

@@ -55,6 +55,8 @@ class Nodes:
         self.peaks: list[Peak] = list(peaks)
         self.node_of_peak = np.full(len(self.peaks), NOWHERE)
         self.peak_of_node: list[int] = []
+        self.below = np.zeros(0, int)
+        self.dips: dict[tuple[int, int], float] = {}
         self.location, self.height = np.zeros((0, target.dim)), np.zeros(0)
         self.num_failed = 0
         self.falls: dict[tuple[int, int], float] = {}
@@ -110,7 +112,19 @@ class Nodes:
         first = self.size
         self.location, self.height = np.concatenate([self.location, location]), np.append(self.height, height)
         self.peak_of_node += [peak] * len(height)
+        self.below = np.append(self.below, np.full(len(height), NOWHERE))
         return np.arange(first, self.size)
+
+    def part(self, location: Float[np.ndarray, " dim"], height: float, peak: int, dip: float) -> int:
+        """A node whose mass lies apart from that of a peak, though ascents from it reach this: no fall, but a dip."""
+        node = int(self._add(location[None], np.array([height]), NOBODY)[0])
+        self.below[node] = peak
+        self.falls[peak, node], self.dips[peak, node] = 0.0, dip
+        return node
+
+    def seen_from(self, own: Int[np.ndarray, " n"], end: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """The nodes of positions whose charts have the nodes `own`, and from which ascents reach the nodes `end`."""
+        return np.where((self.below[own] == end) & (own != NOWHERE) & (end != NOWHERE), own, end)
 
     def compared(
         self,
@@ -127,7 +141,7 @@ class Nodes:
         pair = self._neighbours(np.flatnonzero(self.all[2]))
         dip = self._dips(pair, draws, seen, end) if len(pair) else np.zeros(0)
         self._cross(pair, dip, most)
-        dip_of = dict(zip(map(tuple, pair.tolist()), dip.tolist(), strict=True))
+        dip_of = self.dips | dict(zip(map(tuple, pair.tolist()), dip.tolist(), strict=True))
         pairs = sorted(self.falls)
         return (
             np.array(pairs, int).reshape(-1, 2),
@@ -243,7 +257,7 @@ class Nodes:
 
     def _loose(self) -> Int[np.ndarray, " loose"]:
         """Ends without a peak that have a density."""
-        return np.flatnonzero(~self.all[2] & np.isfinite(self.height))
+        return np.flatnonzero(~self.all[2] & np.isfinite(self.height) & (self.below == NOWHERE))
 
     def _tops(self) -> tuple[Int[np.ndarray, " nodes"], list[int]]:
         """The highest node of what each node is linked to, and those of them that are no peaks, but for the highest."""
@@ -264,7 +278,7 @@ class Nodes:
         self, node: int, wanted: Bool[np.ndarray, " nodes"], place: Float[np.ndarray, "nodes dim"]
     ) -> list[int]:
         """The nearest of the nodes that are wanted."""
-        rows = np.flatnonzero(wanted & np.isfinite(self.height))
+        rows = np.flatnonzero(wanted & np.isfinite(self.height) & (self.below == NOWHERE))
         rows = rows[rows != node]
         apart = np.sum((place[rows] - place[node]) ** 2, axis=1)
         return rows[np.argsort(apart, kind="stable")[:CHORDS]].tolist()
