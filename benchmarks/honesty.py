@@ -59,7 +59,7 @@ def run(name, seed):
         "word": word,
         "z": z,
         "evidence": [result.log_evidence, result.log_evidence_se, trap.log_evidence],
-        "modes": [result.num_modes, trap.num_modes],
+        "modes": [len(result.modes.weight), trap.num_modes],
         "told": told,
         "seconds": seconds,
     }
