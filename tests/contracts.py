@@ -1,7 +1,9 @@
 """Every kernel, kind of chart, finder and problem: a new one added here inherits all contract tests."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import blackjax
 import jax
@@ -15,10 +17,11 @@ from whmc.kernels.block import draw_block
 from whmc.kernels.cycle import moves
 from whmc.kernels.random import total
 from whmc.kernels.settings import default_kernel
-from whmc.modes.band import BandShapes
-from whmc.modes.bend import BendShapes
+from whmc.modes.chart_data import ChartData, locations_of, log_weights_of, scale_rows, step_sizes_of
+from whmc.modes.layers.banded import Banded
+from whmc.modes.layers.bend import Bend
+from whmc.modes.layers.tails import Tail
 from whmc.modes.library import ModeLibrary
-from whmc.modes.tail import TailShapes
 from whmc.target.rows import evaluate_rows
 from whmc.testing import Problem, gaussian_mixture, himmelblau, loggamma_pair, many_well, shells, two_scale_pair
 
@@ -51,50 +54,69 @@ def states_at(target: whmc.Target, library: ModeLibrary, positions: np.ndarray) 
     return place_all(np.asarray(positions), found.logdensity, found.score, library)
 
 
+class Columns(NamedTuple):
+    """The charts of a library as arrays."""
+
+    location: np.ndarray
+    scale: np.ndarray
+    log_weight: np.ndarray
+    step_size: np.ndarray
+
+
+def columns(library: ModeLibrary) -> Columns:
+    charts = library.charts()
+    scale = np.stack([scale_rows(one.scale) for one in charts])
+    return Columns(locations_of(charts), scale, log_weights_of(charts), step_sizes_of(charts))
+
+
+def _scaled(library: ModeLibrary, change: Callable[[np.ndarray], np.ndarray], **changes: float) -> ModeLibrary:
+    """The charts with other matrices L or standard deviations, straight and without bands."""
+    scales = [ChartData.of(one.location, change(scale_rows(one.scale))).scale for one in library.charts()]
+    charts = [
+        dataclasses.replace(one, scale=made, warps=()) for one, made in zip(library.charts(), scales, strict=True)
+    ]
+    return ModeLibrary.of(charts, library.capacity, **{"dof": float(library.dof), **changes})
+
+
 def _dense(library: ModeLibrary, **changes: float) -> ModeLibrary:
-    location, scale, log_weight, step_size = library.charts()
-    full = np.stack([np.diag(one) for one in scale]) if library.diagonal else scale
-    return library.with_charts(location, full, log_weight=log_weight, step_size=step_size, **changes)
+    return _scaled(library, lambda rows: np.diag(rows) if rows.ndim == 1 else rows, **changes)
 
 
 def _diagonal(library: ModeLibrary) -> ModeLibrary:
     """The charts without their correlations."""
-    location, scale, log_weight, step_size = library.charts()
-    sd = scale if library.diagonal else np.linalg.norm(scale, axis=2)
-    return library.with_charts(location, sd, log_weight=log_weight, step_size=step_size)
+    return _scaled(library, lambda rows: rows if rows.ndim == 1 else np.linalg.norm(rows, axis=1))
 
 
 def bent(library: ModeLibrary) -> ModeLibrary:
     """The charts with bends that have nothing to do with their modes."""
     library = _dense(library)
-    location, scale, log_weight, step_size = library.charts()
-    rng, shape = np.random.default_rng(5), location.shape
+    rng, shape = np.random.default_rng(5), (library.size, library.dim)
     axis, curve = rng.standard_normal(shape), rng.standard_normal(shape)
     axis /= np.linalg.norm(axis, axis=1, keepdims=True)
     curve -= np.sum(axis * curve, axis=1, keepdims=True) * axis
     curve *= 0.3 / np.maximum(np.linalg.norm(curve, axis=1, keepdims=True), 0.3)  # none in one dimension
-    bends = BendShapes(axis, curve, 0.25 * (-1.0) ** np.arange(len(location)))
-    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
+    bends = [Bend.of(*parts, np.array(0.25 * (-1.0) ** k)) for k, parts in enumerate(zip(axis, curve, strict=True))]
+    return library.with_charts([one.with_warp(bend) for one, bend in zip(library.charts(), bends, strict=True)])
 
 
 def tailed(library: ModeLibrary) -> ModeLibrary:
     """The charts with tails that have nothing to do with their modes."""
     library = _dense(library)
-    location, scale, log_weight, step_size = library.charts()
-    heaviness = np.random.default_rng(7).uniform(0.0, 0.3, location.shape)
-    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=TailShapes(heaviness))
+    heaviness = np.random.default_rng(7).uniform(0.0, 0.3, (library.size, library.dim))
+    tails = [Tail.of(rows, library.dim) for rows in heaviness]
+    return library.with_charts([one.with_warp(tail) for one, tail in zip(library.charts(), tails, strict=True)])
 
 
 def banded(library: ModeLibrary) -> ModeLibrary:
     """Diagonal charts with bands that have nothing to do with their modes."""
     library = _diagonal(library)
-    location, scale, log_weight, step_size = library.charts()
-    size, dim = location.shape
+    size, dim = library.size, library.dim
     width = min(2, dim - 1)
     coupling = np.random.default_rng(6).uniform(-0.7, 0.7, (size, width, dim))
     for m in range(1, width + 1):
         coupling[:, m - 1, dim - m :] = 0.0
-    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=BandShapes(coupling))
+    parts = zip(library.charts(), coupling, strict=True)
+    return library.with_charts([one.moved(one.location, Banded.of(one.scale.sd, rows)) for one, rows in parts])
 
 
 CHARTS = {
@@ -214,7 +236,7 @@ def only_these_at_every_change(names, fast) -> list:
 
 
 def _with(library: ModeLibrary, **changes: np.ndarray) -> ModeLibrary:
-    location, scale, log_weight, step_size = library.charts()
+    location, scale, log_weight, step_size = columns(library)
     parts = {"location": location, "scale": scale, "log_weight": log_weight, "step_size": step_size} | changes
     return ModeLibrary.from_charts(
         parts["location"],
@@ -227,7 +249,7 @@ def _with(library: ModeLibrary, **changes: np.ndarray) -> ModeLibrary:
 
 def wrong_libraries(library: ModeLibrary) -> dict[str, ModeLibrary]:
     """Libraries of two modes that are wrong on purpose, all of one shape."""
-    location, scale, _, _ = library.charts()
+    location, scale, _, _ = columns(library)
     middle = location.mean(axis=0)
     return {
         "shifted": _with(library, location=location + 0.7),

@@ -133,7 +133,7 @@ def adaptation(known: list[int], *, draws: int = 600, capacity: int = 16) -> Run
     case = six()
     scales = np.stack([np.diag(case.scales[k]) for k in known])
     library = ModeLibrary.from_charts(case.means[known], scales, capacity=capacity)
-    warmup = Warmup(arrays(CYCLE), library, ChartShapes.of(library))
+    warmup = Warmup(arrays(CYCLE), library, ChartShapes.of(library.charts()))
     plan = Plan(adapt="regeneration", chains=8, draws=draws, warmup=0)
     state = RunState(plan, learned=Learned(None, ongoing.begin(case.target, library, None, 256), warmup))
     chains, _ = mover_of(state, case.target).start(library, np.asarray(library.location)[np.arange(8) % len(known)])

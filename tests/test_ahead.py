@@ -10,7 +10,7 @@ import pytest
 import whmc
 from whmc._pytree import pytree
 from whmc.kernels import block
-from whmc.modes.band import BandShapes
+from whmc.modes.layers.banded import Banded
 from whmc.run import prepare
 from whmc.run.ahead import CompileAhead
 from whmc.run.plan import Plan
@@ -78,7 +78,7 @@ def test_an_error_of_the_users_is_told_and_not_that_of_compiling_ahead():
 def banded(width):
     """One chart with a band of so many couplings."""
     coupling = np.zeros((1, width, 3))
-    return whmc.ModeLibrary.from_charts(np.zeros((1, 3)), np.ones((1, 3)), bends=BandShapes(coupling))
+    return whmc.ModeLibrary.empty(3, diagonal=True).add(np.zeros(3), Banded.of(np.ones(3), coupling[0]))
 
 
 def in_two_groups(adapt):
@@ -92,9 +92,8 @@ def test_a_wider_band_of_the_warmup_is_compiled_once_for_all_groups(compiled, mo
 
     def learn_wider(*arguments):
         warmup, draws = learn(*arguments)
-        location, scale, log_weight, step_size = warmup.library.charts()
-        wide = banded(2).shapes()
-        library = warmup.library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=wide)
+        (one,), wide = warmup.library.charts(), banded(2).charts()[0].scale
+        library = warmup.library.with_charts([one.moved(one.location, wide)])
         return warming.adopt(warmup, library), draws
 
     monkeypatch.setattr(warming, "learn", learn_wider)
@@ -108,7 +107,7 @@ def test_a_wider_band_of_the_warmup_is_compiled_once_for_all_groups(compiled, mo
 
 def test_a_wider_band_of_a_mode_found_while_sampling_is_compiled_once_for_all_groups(compiled):
     def look(search, target, library, position, logdensity, key):
-        grown = library.add(np.full(3, 9.0), np.ones(3), log_weight=-9.0, coupling=np.zeros((2, 3)))
+        grown = library.add(np.full(3, 9.0), Banded.of(np.ones(3), np.zeros((2, 3))), log_weight=-9.0)
         return search, grown if library.size == 1 else library
 
     with jax.enable_x64(True):

@@ -8,8 +8,10 @@ from scipy import stats
 
 import whmc
 from whmc.kernels.trajectory import mean_precision
-from whmc.modes.band import BandShapes, band_product, banded_scale, coupled, coupled_back, uncoupled, uncoupled_back
+from whmc.modes.band import band_product, banded_scale
+from whmc.modes.chart_data import ChartData, with_numbers
 from whmc.modes.curvature import BAND_WIDTHS, expand
+from whmc.modes.layers.banded import Banded
 from whmc.modes.mixture import log_components, log_components_of, log_mixture
 from whmc.modes.refine import merge_duplicates, with_gaussian_base, with_student_base
 from whmc.search.peak import Peak
@@ -39,14 +41,9 @@ def library_of(dim, width, dof=np.inf):
     found = [precision_of(dim, width, seed) for seed in range(2)]
     scales, couplings = zip(*(banded_scale(*one[1:]) for one in found), strict=True)
     location = np.random.default_rng(2).standard_normal((3, dim))
-    library = whmc.ModeLibrary.from_charts(
-        location,
-        np.stack([*scales, np.ones(dim)]),
-        log_weight=np.log([0.5, 0.3, 0.2]),
-        capacity=4,
-        dof=dof,
-        bends=BandShapes.of([*couplings, None], dim),
-    )
+    bands = [*map(Banded.of, scales, couplings), np.ones(dim)]
+    charts = [ChartData.of(*two, mode=k) for k, two in enumerate(zip(location, bands, strict=True))]
+    library = whmc.ModeLibrary.of(with_numbers(charts, log_weight=np.log([0.5, 0.3, 0.2])), capacity=4, dof=dof)
     return library, [*(one[0] for one in found), np.eye(dim)]
 
 
@@ -62,10 +59,9 @@ def test_factors_of_a_band_give_it_back(dim, width):
     np.testing.assert_allclose((factor / scale).T @ (factor / scale), matrix, rtol=1e-9, atol=1e-9)
     rows = points(dim)
     np.testing.assert_allclose(band_product(diagonal, beside, rows[0]), matrix @ rows[0], rtol=1e-9)
-    np.testing.assert_allclose(coupled(coupling, rows), rows @ factor.T, atol=1e-12)
-    np.testing.assert_allclose(coupled_back(coupling, rows), rows @ factor, atol=1e-12)
-    np.testing.assert_allclose(coupled(coupling, uncoupled(coupling, rows)), rows, atol=1e-9)
-    np.testing.assert_allclose(coupled_back(coupling, uncoupled_back(coupling, rows)), rows, atol=1e-9)
+    band = Banded.of(scale, coupling)
+    np.testing.assert_allclose(band.inverse(rows)[0], (rows / scale) @ factor.T, atol=1e-12)
+    np.testing.assert_allclose(band.transposed(rows) @ factor, rows * scale, rtol=1e-9, atol=1e-9)
 
 
 def test_what_is_not_positive_has_no_factors():
@@ -122,11 +118,11 @@ def test_libraries_with_bands_grow_and_shrink_and_are_stored():
     library, _ = library_of(10, 2)
 
     def couplings(one):
-        return one.shapes().coupling
+        return np.stack([chart.scale.coupling for chart in one.charts()])
 
     wide = np.zeros((3, 10))
     wide[2, :7] = 0.4
-    grown = library.add(np.zeros(10), np.ones(10), coupling=wide)
+    grown = library.add(np.zeros(10), Banded.of(np.ones(10), wide))
     assert couplings(grown).shape == (4, 3, 10)
     np.testing.assert_array_equal(couplings(grown)[:3, :2], couplings(library))
     np.testing.assert_array_equal(couplings(grown)[3], wide)
@@ -137,7 +133,7 @@ def test_libraries_with_bands_grow_and_shrink_and_are_stored():
     back = with_gaussian_base(with_student_base(library, 5.0))
     np.testing.assert_array_equal(couplings(back), couplings(library))
     first = whmc.ModeLibrary.from_charts(np.zeros((1, 10)), np.ones((1, 10))).add(
-        np.ones(10), np.ones(10), coupling=wide
+        np.ones(10), Banded.of(np.ones(10), wide)
     )
     np.testing.assert_array_equal(couplings(first), np.stack([np.zeros_like(wide), wide]))
     again = unpack(pack({"library": library}))["library"]
@@ -147,22 +143,21 @@ def test_libraries_with_bands_grow_and_shrink_and_are_stored():
 
 def test_a_chart_given_twice_is_merged():
     library, _ = library_of(10, 2)
-    twice = library.add(library.location[0], library.scale[0], coupling=library.coupling_of(0))
+    twice = library.add(library.location[0], library.charts()[0].scale)
     assert merge_duplicates(twice).size == 3
 
 
 @pytest.mark.parametrize(
     ("scale", "coupling", "told"),
     [
-        (np.eye(4)[None], np.zeros((1, 1, 4)), "diagonal"),
-        (np.ones((1, 4)), np.zeros((2, 1, 4)), "couplings have shape"),
-        (np.ones((1, 4)), np.zeros((1, 4, 4)), "width from 1 to 3"),
-        (np.ones((1, 4)), np.full((1, 1, 4), np.nan), "finite"),
+        (np.ones(4), np.zeros((4, 4)), "width from 1 to 3"),
+        (np.ones(4), np.full((1, 4), np.nan), "no inverse"),
+        (-np.ones(4), np.zeros((1, 4)), "positive"),
     ],
 )
 def test_what_is_no_band_is_refused(scale, coupling, told):
-    with pytest.raises(ValueError, match=told):
-        whmc.ModeLibrary.from_charts(np.zeros((1, 4)), scale, bends=BandShapes(coupling))
+    with pytest.raises(ValueError, match=told), np.errstate(invalid="ignore"):
+        ChartData.of(np.zeros(4), Banded.of(scale, coupling))
 
 
 def gaussian(matrix):
@@ -209,7 +204,9 @@ def test_precisions_of_bands():
 
 def test_bands_that_differ_are_two_modes():
     library, _ = library_of(10, 2)
-    twice = library.add(library.location[0], library.scale[0], coupling=-library.coupling_of(0))
+    twice = library.add(
+        library.location[0], Banded.of(library.charts()[0].scale.sd, -library.charts()[0].scale.coupling)
+    )
     assert merge_duplicates(twice).size == 4
 
 

@@ -1,5 +1,7 @@
 """Charts that are bent or have tails: the map and its inverse, its volume, its force, the mixture that they make."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,9 @@ from scipy import stats
 import whmc
 from contracts import bent, tailed
 from whmc.kernels.random import draw_noise
-from whmc.modes.bend import REACH, BendShapes
+from whmc.modes.bend import REACH
+from whmc.modes.chart_data import ChartData
+from whmc.modes.layers.bend import Bend
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, log_components, log_components_of, log_mixture
 from whmc.modes.refine import with_gaussian_base, with_student_base
 from whmc.search.residual import log_tempered
@@ -28,11 +32,13 @@ def library(kind=bent, dof=np.inf):
         rng.standard_normal((3, DIM)), scales, log_weight=np.log([0.5, 0.3, 0.2]), capacity=4, dof=dof
     )
     whole = kind(straight)
-    bends = whole.shapes()
-    for rows in bends:
-        rows[2] = 0.0
-    charts = whole.charts()
-    return whole.with_charts(*charts[:2], log_weight=charts.log_weight, step_size=charts.step_size, bends=bends)
+    *charts, last = whole.charts()
+    return whole.with_charts([*charts, dataclasses.replace(last, warps=())])
+
+
+def parameters(library):
+    """Of the warps that its charts have."""
+    return jax.tree.leaves([one.warps for one in library.charts()])
 
 
 def points(num=6):
@@ -146,7 +152,7 @@ def test_a_student_base_keeps_the_bend(kind):
     x = points(1)[0]
     there, here = student.unwhiten(0, jnp.asarray(x / factor)), one.unwhiten(0, jnp.asarray(x))
     np.testing.assert_allclose(there, here, rtol=1e-12)
-    for were, are in zip(one.shapes(), back.shapes(), strict=True):
+    for were, are in zip(parameters(one), parameters(back), strict=True):
         np.testing.assert_allclose(are, were, atol=1e-14)
 
 
@@ -164,19 +170,18 @@ def test_libraries_of_bent_charts_grow_and_shrink(kind):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"axis": np.ones((3, DIM))}, "length one"),
-        ({"curve": np.ones((3, DIM))}, "right angles"),
-        ({"stretch": np.full(3, np.nan)}, "finite"),
-        ({"stretch": np.ones(2)}, "those of 3 charts"),
-        ({"stretch": np.full(3, 100.0)}, "at most 10"),
+        ({"axis": np.ones(DIM)}, "length one"),
+        ({"curve": np.ones(DIM)}, "right angles"),
+        ({"stretch": np.array(np.nan)}, "finite"),
+        ({"axis": np.zeros(3), "curve": np.zeros(3)}, "in 4 dimensions"),
+        ({"stretch": np.array(100.0)}, "at most 10"),
     ],
 )
 def test_what_is_no_bend_is_refused(change, told):
-    one = library()
-    bends = BendShapes(**(one.bends()._asdict() | change))
-    charts = one.charts()
+    one = library().charts()[0]
+    bend = dataclasses.replace(one.warp(Bend), **change)
     with pytest.raises(ValueError, match=told):
-        one.with_charts(*charts[:2], log_weight=charts.log_weight, step_size=charts.step_size, bends=bends)
+        ChartData.of(one.location, one.scale, [bend])
 
 
 def test_bends_survive_single_precision():
@@ -184,11 +189,11 @@ def test_bends_survive_single_precision():
         single = library().rebuilt()
         assert single.bend.axis.dtype == jnp.float32
         again = single.rebuilt().add(np.zeros(DIM), np.eye(DIM))
-    for were, are in zip(library().bends(), again.bends(), strict=True):
-        np.testing.assert_allclose(are[:3], were, atol=1e-6)
+    for were, are in zip(parameters(library()), parameters(again), strict=True):
+        np.testing.assert_allclose(are, were, atol=1e-6)
 
 
 def test_diagonal_charts_are_not_bent():
-    bends = BendShapes(np.array([[1.0, 0.0]]), np.array([[0.0, 0.5]]), np.zeros(1))
+    bend = Bend.of(np.array([1.0, 0.0]), np.array([0.0, 0.5]), np.zeros(()))
     with pytest.raises(ValueError, match="diagonal"):
-        whmc.ModeLibrary.from_charts(np.zeros((1, 2)), np.ones((1, 2)), bends=bends)
+        whmc.ModeLibrary.of([ChartData.of(np.zeros(2), np.ones(2), [bend])])

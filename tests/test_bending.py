@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 import whmc
+from contracts import columns
 from test_split import banana, ring
-from whmc.modes.bend import BendShapes
 from whmc.modes.bending import LOOKED_AT, LOOKS, bend_charts, best_bend, may_bend
-from whmc.modes.fit_bend import BentChart, _Fit, fit_bend
+from whmc.modes.chart_data import ChartData
+from whmc.modes.fit_bend import _Fit, fit_bend
 from whmc.modes.gaussian_mixture import GaussianMixture
+from whmc.modes.layers.bend import Bend
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
 from whmc.modes.refine import merge_duplicates
@@ -73,16 +75,14 @@ def test_the_height_is_the_likelihood_of_the_chart():
     z = np.linalg.solve(scale, (x - centre).T).T
     v = np.random.default_rng(1).standard_normal(8)
     fit = _Fit.of(v / np.linalg.norm(v), 0.2, z)
-    straight = BentChart(centre, scale, np.zeros(8), np.zeros(8), 0.0)
-    gain = np.mean(fit.chart(centre, scale).log_density(x) - straight.log_density(x))
+    gain = np.mean(fit.chart(centre, scale).log_density(x) - ChartData.of(centre, scale).log_density(x))
     np.testing.assert_allclose(gain, -fit.height, atol=1e-10)
 
 
 def straight(draws):
     """The Gaussian of the draws as a chart, wide where they do not differ."""
     factor = np.linalg.cholesky(np.cov(draws.T, bias=True) + 1e-9 * np.eye(draws.shape[1]))
-    none = np.zeros(draws.shape[1])
-    return BentChart(draws.mean(axis=0), factor, none, none, 0.0)
+    return ChartData.of(draws.mean(axis=0), factor)
 
 
 def bend_of(draws):
@@ -123,7 +123,7 @@ def test_bananas_are_bent_rings_are_split_and_round_modes_stay():
     library, position, logdensity = banana_ring_and_round()
     found = bend_charts(library, position, logdensity)
     assert found.bent[0] and not found.bent[2]
-    np.testing.assert_allclose(found.charts().log_weight, library.charts().log_weight)
+    np.testing.assert_allclose(columns(found).log_weight, columns(library).log_weight)
     whole = fit_mixtures(found, position, logdensity, grow=True)
     np.testing.assert_array_equal(np.bincount(whole.mode_of)[[0, 2]], 1)
     assert np.bincount(whole.mode_of)[1] > 4
@@ -154,7 +154,7 @@ def test_a_bend_must_gain_on_the_chart_that_the_mode_has():
     """In D = 16 moments of few draws are so rough that a bend gains on them, and not on a chart that is right."""
     draws = np.random.default_rng(3).standard_normal((400, 16))
     draws[:, 1] += 0.7 * (draws[:, 0] ** 2 - 1)
-    exact = BentChart(np.zeros(16), np.diag([1.0, np.sqrt(1.98), *np.ones(14)]), np.zeros(16), np.zeros(16), 0.0)
+    exact = ChartData.of(np.zeros(16), np.diag([1.0, np.sqrt(1.98), *np.ones(14)]))
     assert best_bend(straight(draws[::2]), draws) is not None
     assert best_bend(exact, draws) is None
 
@@ -192,9 +192,9 @@ def test_charts_that_fit_badly_are_seen_before_any_draw(shape, bent):
 
 def test_two_bananas_that_bend_apart_are_two_modes():
     """Their Gaussians are the same: without their bends they would be merged."""
-    curve = np.array([[0.0, 1.0], [0.0, -1.0]])
-    bends = BendShapes(np.array([[1.0, 0.0]] * 2), curve, np.zeros(2))
-    library = ModeLibrary.from_charts(np.zeros((2, 2)), np.tile(np.eye(2), (2, 1, 1)), bends=bends)
+    bends = [Bend.of(np.array([1.0, 0.0]), np.array([0.0, curve]), np.zeros(())) for curve in (1.0, -1.0)]
+    charts = [ChartData.of(np.zeros(2), np.eye(2), [bend], mode=k) for k, bend in enumerate(bends)]
+    library = ModeLibrary.of(charts)
     assert merge_duplicates(library).size == 2
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import whmc
+from contracts import columns
 from whmc.modes.curvature import library_at
 from whmc.target.bounds import Bounds
 
@@ -82,7 +83,7 @@ def test_starts_modes_and_tables_are_in_the_users_values():
     np.testing.assert_allclose(result.modes.location[by_place], [[0.25] * 3, [0.75] * 3], atol=0.02)
     with jax.enable_x64(True):
         again = library_at(target, result.modes.location)  # they are what modes= takes
-    np.testing.assert_allclose(jax.nn.sigmoid(again.charts().location), result.modes.location, rtol=1e-9)
+    np.testing.assert_allclose(jax.nn.sigmoid(columns(again).location), result.modes.location, rtol=1e-9)
     weight, se = result.modes.weight[by_place], result.modes.weight_se[by_place]
     assert np.all(np.abs(weight - [0.25, 0.75]) < 5 * se)
     assert abs(result.log_evidence) < 3 * result.log_evidence_se + 1e-6

@@ -15,7 +15,7 @@ from blackjax.util import run_inference_algorithm
 
 import whmc
 from broken import MoveWithoutResponsibility
-from contracts import problem, wrong_libraries
+from contracts import columns, problem, wrong_libraries
 from whmc.testing import invariance_test
 
 pytestmark = pytest.mark.models
@@ -134,7 +134,7 @@ def test_sampling_tunes_the_steps_and_finds_the_weights(name):
     kernel = whmc.Cycle((MOVES[name], whmc.Wormhole(), whmc.Independence()))
     result = whmc.sample(case.target, modes=case.locations, kernel=kernel, draws=400, seed=0)
     assert 0.7 < result.acceptance["Move"] < 0.9
-    assert np.all(np.abs(result.library.charts()[3] - 1) > 0.01)  # the steps were one
+    assert np.all(np.abs(columns(result.library)[3] - 1) > 0.01)  # the steps were one
     assert np.all(np.abs(result.modes.weight - case.weights) < 5 * result.modes.weight_se)
     truth = np.asarray(case.draw(np.random.default_rng(1), 200_000)[0]).mean(axis=0)
     table = result.parameters

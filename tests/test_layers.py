@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from whmc._pytree import pytree
-from whmc.modes.band import BandShapes
-from whmc.modes.bend import BendShapes
+from whmc.modes.chart_data import ChartData
 from whmc.modes.layers.banded import Banded
 from whmc.modes.layers.bend import Bend
 from whmc.modes.layers.chart import WARPS, Chart
@@ -19,7 +18,6 @@ from whmc.modes.layers.scales import Dense, Diagonal, LowRank
 from whmc.modes.layers.tails import Radial, Tail
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
-from whmc.modes.tail import TailShapes
 
 LARGEST_ERROR = 1e-10
 """Of every claim, relative to 1 + the value. What is wrong on purpose is wrong by 1e-3 or more."""
@@ -112,6 +110,8 @@ def errors_of(make, dim):
     device = jax.tree.map(np.asarray, jax.jit(jax.vmap(on_the_device, (None, 0)))(layer, jnp.asarray(x)))
     y, log_volume = layer.forward(x)
     back, log_volume_back = layer.inverse(y)
+    slope = np.cos(x)
+    pushed = jax.jit(jax.vmap(jax.grad(lambda y, u: layer.inverse(y)[0] @ u + layer.inverse(y)[1])))(y, slope)
     stack = jax.jit(jax.vmap(lambda one, x: (one.forward(x), one.inverse(x))))(kind.stacked(charts), x[3:6])
     single = [(one.forward(row), one.inverse(row)) for one, row in zip(charts, x[3:6], strict=True)]
     nothing = kind.identity(dim)
@@ -126,6 +126,7 @@ def errors_of(make, dim):
         "Jacobian": error(device["forward"][1], device["log_det"]),
         "linearized": worst(device["linearized"], device["forward"]),
         "pull-back": error(device["pulled"], device["gradient"]),
+        "pushed": error(layer.pushed(y, slope), np.asarray(pushed)),
         "host as device": worst((y, log_volume, layer.inverse(y)), (*device["forward"], device["inverse"])),
         "identity": worst((nothing.forward(x), nothing.inverse(x)), ((x, 0 * x[:, 0]),) * 2),
         "charts side by side": worst(jax.tree.map(lambda *rows: np.stack(rows), *single), stack),
@@ -133,8 +134,8 @@ def errors_of(make, dim):
 
 
 CLAIMS = (
-    "round trip", "volume of the way back", "Jacobian", "linearized", "pull-back", "host as device", "identity",
-    "charts side by side",
+    "round trip", "volume of the way back", "Jacobian", "linearized", "pull-back", "pushed", "host as device",
+    "identity", "charts side by side",
 )  # fmt: skip
 
 
@@ -208,6 +209,14 @@ class PullWithoutVolume(Radial):
 
 
 @pytree
+class PushedWithoutVolume(Tail):
+    """The gradient of F(x) alone."""
+
+    def pushed(self, y, slope):
+        return super().pushed(y, slope) - super().pushed(y, 0 * slope)
+
+
+@pytree
 class LinearizedElsewhere(Bend):
     def linearized(self, x):
         return super().linearized(1.01 * x)
@@ -245,6 +254,7 @@ BROKEN = {
     "round trip": [(NotInverted, "banded")],
     "pull-back": [(PullWithoutVolume, "radial")],
     "linearized": [(LinearizedElsewhere, "bend")],
+    "pushed": [(PushedWithoutVolume, "tail")],
     "host as device": [(OtherOnTheHost, "diagonal")],
     "identity": [(HeavyIdentity, "tail")],
     "charts side by side": [(FirstOnly, "shift")],
@@ -336,6 +346,24 @@ def test_layers_are_made_of_one_chart_or_of_many(name):
         np.testing.assert_allclose(abs(found), abs(expected), rtol=1e-12, atol=1e-12)
 
 
+SCALES = ("dense", "diagonal", "low rank", "banded")
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_scales_are_resized_and_transposed(name):
+    scale, rows = LAYERS[name](np.random.default_rng(0), 5), np.random.default_rng(1).standard_normal((4, 5))
+    matrix = scale.forward(np.eye(5))[0].T
+    np.testing.assert_allclose(scale.transposed(rows), rows @ matrix, rtol=1e-12, atol=1e-12)
+    larger = scale.resized(1.7)
+    np.testing.assert_allclose(larger.forward(rows)[0], 1.7 * rows @ matrix.T, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(larger.log_det, scale.log_det + 5 * np.log(1.7), rtol=1e-12)
+    for factor in {"dense": [rows[0] ** 2, np.tril(rows[:1] ** 2 + np.eye(5))], "diagonal": [rows[0] ** 2]}.get(
+        name, []
+    ):
+        whole = factor if factor.ndim == 2 else np.diag(factor)
+        np.testing.assert_allclose(scale.resized(factor).forward(rows)[0], rows @ (matrix @ whole).T, rtol=1e-12)
+
+
 def test_couplings_without_an_inverse_are_refused():
     with pytest.raises(ValueError, match="no inverse in floating point"), np.errstate(all="ignore"):
         Banded.of(np.ones(40), np.full((1, 40), 1e100))
@@ -343,31 +371,33 @@ def test_couplings_without_an_inverse_are_refused():
 
 def banded_library(rng, location, size, dim):
     sd, coupling = np.stack([sd_of(rng, dim) for _ in range(size)]), rng.uniform(-0.7, 0.7, (size, 2, dim))
-    library = ModeLibrary.from_charts(location, sd, bends=BandShapes(coupling))
-    return library, [((), Banded.of(*pair)) for pair in zip(sd, coupling, strict=True)]
+    return library_and_layers(location, [((), Banded.of(*pair)) for pair in zip(sd, coupling, strict=True)])
+
+
+def library_and_layers(location, layers):
+    parts = enumerate(zip(location, layers, strict=True))
+    return ModeLibrary.of([ChartData.of(place, scale, warps, mode=k) for k, (place, (warps, scale)) in parts]), layers
 
 
 def diagonal_library(rng, location, size, dim):
     sd = np.stack([sd_of(rng, dim) for _ in range(size)])
-    return ModeLibrary.from_charts(location, sd), [((), Diagonal.of(one)) for one in sd]
+    return library_and_layers(location, [((), Diagonal.of(one)) for one in sd])
 
 
-def dense_library(rng, location, size, dim, bends=None, warps=((), ())):
+def dense_library(rng, location, size, dim, warps=((), ())):
     matrix = np.stack([matrix_of(rng, dim) for _ in range(size)])
-    library = ModeLibrary.from_charts(location, matrix, bends=bends)
-    return library, [(warp, Dense.of(one)) for warp, one in zip(warps, matrix, strict=True)]
+    return library_and_layers(location, [(warp, Dense.of(one)) for warp, one in zip(warps, matrix, strict=True)])
 
 
 def tail_library(rng, location, size, dim):
     heaviness = rng.uniform(0.0, 0.2, (size, dim))  # more, and the dense scale mixes coordinates of 1 and of 1e7
     warps = [(Tail.of(one, dim),) for one in heaviness]
-    return dense_library(rng, location, size, dim, TailShapes(heaviness), warps)
+    return dense_library(rng, location, size, dim, warps)
 
 
 def bend_library(rng, location, size, dim):
     bends = [bend_of(rng, dim) for _ in range(size)]
-    shapes = BendShapes(*(np.stack(rows) for rows in zip(*map(jax.tree.leaves, bends), strict=True)))
-    return dense_library(rng, location, size, dim, shapes, [(bend,) for bend in bends])
+    return dense_library(rng, location, size, dim, [(bend,) for bend in bends])
 
 
 LIBRARIES = {

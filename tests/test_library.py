@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import whmc
-from contracts import problem
+from contracts import columns, problem
 from whmc.kernels.random import draw_noise
 from whmc.modes.curvature import library_at
 from whmc.modes.mixture import NUM_UNIFORM, draw_mixture, log_components, log_mixture, pick
@@ -103,7 +103,7 @@ def test_more_capacity_changes_no_draw():
     """An unused place is invisible."""
     case = problem("rotated")
     small = case.library
-    location, scale, log_weight, step_size = small.charts()
+    location, scale, log_weight, step_size = columns(small)
     large = whmc.ModeLibrary.from_charts(location, scale, log_weight=log_weight, step_size=step_size, capacity=7)
     kernel = whmc.Cycle((whmc.LocalHMC(), whmc.Wormhole(throat=3), whmc.GibbsWormhole(), whmc.Independence()))
     positions = []

@@ -12,7 +12,7 @@ from scipy.special import gammainc, kolmogorov
 from scipy.stats import chi2, multivariate_normal
 
 import whmc
-from contracts import problem, wrong_libraries
+from contracts import columns, problem, wrong_libraries
 from whmc._pytree import pytree
 from whmc.estimate.weights import occupancy
 from whmc.kernels.base import AbstractKernel, StepInfo, make_state, metropolis
@@ -64,7 +64,7 @@ def _by_hand(
     target: whmc.Target, library: ModeLibrary, position: np.ndarray, noise: np.ndarray, radius: float
 ) -> tuple[np.ndarray, float]:
     """Where a dart leads and its log ratio, in plain NumPy over the charts in use."""
-    location, scale, _, _ = library.charts()
+    location, scale, _, _ = columns(library)
 
     def inside(x: np.ndarray) -> list[int]:
         return [k for k in range(len(location)) if np.linalg.norm(np.linalg.solve(scale[k], x - location[k])) <= radius]
@@ -137,7 +137,7 @@ def test_a_truncated_gaussian_is_drawn_exactly():
     inside = gammainc(1.0, 0.5 * radius**2)
     lost = (1 - inside) ** TRIES
     assert abs(np.mean(~drawn) - lost) < 5 * np.sqrt(lost * (1 - lost) / num)
-    location, scale, log_weight, _ = library.charts()
+    location, scale, log_weight, _ = columns(library)
     far = np.linalg.norm(position[drawn] - location[2], axis=1) < 2  # the third chart's region is apart
     assert abs(far.mean() - np.exp(log_weight[2])) < 5 * np.sqrt(0.25 / drawn.sum())
     distance = np.sort(np.linalg.norm(np.linalg.solve(scale[2], (position[drawn][far] - location[2]).T), axis=0))
@@ -148,7 +148,7 @@ def test_a_truncated_gaussian_is_drawn_exactly():
 
 def _log_w(library: ModeLibrary, position: np.ndarray, logdensity: np.ndarray, radius: float) -> np.ndarray:
     """log pi - log sum_k omega_k N_k 1[inside], by SciPy; -inf in no region."""
-    location, scale, log_weight, _ = library.charts()
+    location, scale, log_weight, _ = columns(library)
     total = np.zeros(len(position))
     for k in range(len(location)):
         inside = np.linalg.norm(np.linalg.solve(scale[k], (position - location[k]).T), axis=0) <= radius
@@ -263,7 +263,7 @@ def test_fault_is_found(kernel, right):
 def _law_of_q(library: ModeLibrary, target: whmc.Target, radius: float, log_threshold: float, num: int) -> np.ndarray:
     """Draws of Q in NumPy: Gaussians that are in their own regions, kept with probability min(1, w/c)."""
     rng = np.random.default_rng(9)
-    location, scale, log_weight, _ = library.charts()
+    location, scale, log_weight, _ = columns(library)
     label, z = rng.choice(len(location), num, p=np.exp(log_weight)), rng.standard_normal((num, 2))
     position = (location[label] + np.einsum("nij,nj->ni", scale[label], z))[np.linalg.norm(z, axis=1) <= radius]
     logdensity = np.asarray(jax.vmap(target)(jnp.asarray(position)))
@@ -413,8 +413,8 @@ def test_rdmc_whole_ends_with_right_weights():
     """Modes from parallel HMC chains, Dirichlet process mixtures at regenerations, weights by visits."""
     case = gaussian_mixture([0.7, 0.3], [[0, 0], [7, 3]], [np.eye(2), np.diag([2.0, 0.5])], "RDMC's pair")
     library = modes_from_chains(case.target, 12, step_size=0.4, num_steps=5, seed=1)
-    distance = np.linalg.norm(case.means[:, None] - library.charts()[0], axis=-1).min(axis=1)
-    assert np.all(distance < 0.5), library.charts()[0]
+    distance = np.linalg.norm(case.means[:, None] - columns(library)[0], axis=-1).min(axis=1)
+    assert np.all(distance < 0.5), columns(library)[0]
     # what the chains' starts say of the weights is not what they are
     library = dataclasses.replace(library, log_weight=jnp.full(library.size, -np.log(library.size))).padded(16)
     positions = library.location[np.arange(8) % library.size]

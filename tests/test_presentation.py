@@ -65,8 +65,8 @@ def test_a_block_makes_the_moves_of_the_default_cycle():
 
 
 def _two_charts_of_a_mode(library):
-    location, scale, log_weight, step_size = wrong_libraries(library)["duplicated"].charts()
-    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=[0, 1, 0], capacity=4)
+    charts = wrong_libraries(library)["duplicated"].charts()
+    return library.with_charts([*charts[:2], dataclasses.replace(charts[2], mode=0)], capacity=4)
 
 
 KINDS = CHARTS | {"several of a mode": _two_charts_of_a_mode}

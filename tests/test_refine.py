@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from contracts import columns
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
 from whmc.modes.refine import (
@@ -34,7 +35,7 @@ def test_charts_are_merged_by_their_bhattacharyya_distance(gap, scale, size):
 
 def test_the_merged_chart_has_the_moments_of_both():
     merged = merge_duplicates(round_pair(0.4))
-    location, scale, log_weight, _ = merged.charts()
+    location, scale, log_weight, _ = columns(merged)
     np.testing.assert_allclose(location[0], [0.1, 0.0])
     np.testing.assert_allclose(scale[0] @ scale[0].T, np.diag([1 + 0.75 * 0.25 * 0.4**2, 1.0]))
     np.testing.assert_allclose(log_weight, 0.0, atol=1e-12)
@@ -46,8 +47,8 @@ def test_three_of_five_charts_are_one_mode(diagonal):
     locations = [[0.0, 0.0], [9.0, 0.0], [0.1, 0.0], [0.0, 9.0], [0.0, 0.1]]
     scales = np.ones((5, 2)) if diagonal else np.tile(np.eye(2), (5, 1, 1))
     merged = merge_duplicates(library_of(locations, scales))
-    np.testing.assert_allclose(np.exp(merged.charts()[2]), [0.6, 0.2, 0.2])
-    np.testing.assert_allclose(merged.charts()[0], [[0.1 / 3, 0.1 / 3], [9.0, 0.0], [0.0, 9.0]])
+    np.testing.assert_allclose(np.exp(columns(merged)[2]), [0.6, 0.2, 0.2])
+    np.testing.assert_allclose(columns(merged)[0], [[0.1 / 3, 0.1 / 3], [9.0, 0.0], [0.0, 9.0]])
 
 
 # the base
@@ -55,7 +56,7 @@ def test_three_of_five_charts_are_one_mode(diagonal):
 
 def absolute_steps(library):
     """Step sizes times scales: how far a step goes."""
-    _, scale, _, step_size = library.charts()
+    _, scale, _, step_size = columns(library)
     return step_size[:, None, None] * scale
 
 
@@ -73,7 +74,7 @@ def test_another_base_changes_neither_covariances_nor_steps(dof):
     np.testing.assert_allclose(absolute_steps(student), absolute_steps(gaussian))
     back = with_gaussian_base(student)
     assert np.isinf(back.dof)
-    for one, other in zip(gaussian.charts(), back.charts(), strict=True):
+    for one, other in zip(columns(gaussian), columns(back), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
@@ -89,7 +90,7 @@ def test_steps_stay_what_they_are_round_after_round():
 
 def test_a_step_is_never_longer_than_a_quarter_turn():
     library = library_of([[0.0, 0.0]], [np.eye(2)], step_size=[1.5])
-    np.testing.assert_allclose(with_student_base(library, 3.0).charts()[3], MAX_STEP_SIZE)
+    np.testing.assert_allclose(columns(with_student_base(library, 3.0))[3], MAX_STEP_SIZE)
 
 
 @pytest.mark.parametrize(("dof", "chosen"), [(np.inf, {np.inf}), (3, {3.0, 5.0}), (10, {5.0, 10.0, 30.0})])

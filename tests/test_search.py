@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import whmc
-from contracts import FINDERS, only_these_at_every_change, problem
+from contracts import FINDERS, columns, only_these_at_every_change, problem
 from unchecked import unchecked
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_mixture
@@ -38,7 +38,7 @@ def ten() -> Problem:
 
 def matched(found: ModeLibrary, truth: np.ndarray) -> bool:
     """Every true location is found, and nothing else."""
-    gaps = np.linalg.norm(found.charts()[0][:, None] - truth, axis=-1)
+    gaps = np.linalg.norm(columns(found)[0][:, None] - truth, axis=-1)
     return found.size == len(truth) and bool(np.all(gaps.min(axis=0) < 0.05))
 
 
@@ -52,7 +52,7 @@ def test_search_finds_ten_modes_with_their_weights():
     assert matched(search.library, ten().locations)
     # Gaussians: Laplace is exact
     order = np.argsort(-ten().weights)
-    np.testing.assert_allclose(np.exp(search.library.charts()[2]), ten().weights[order], rtol=1e-3)
+    np.testing.assert_allclose(np.exp(columns(search.library)[2]), ten().weights[order], rtol=1e-3)
     assert not search.missing.alarming and not search.missing.more_to_find
     assert np.all(np.diff(search.discovery, axis=0) >= 0) and search.discovery[-1, 2] == 10
     assert "10 modes" in str(search)
@@ -81,7 +81,7 @@ def test_residual_energy_is_the_papers_with_the_chart_tempered_about_its_peak():
 @pytest.mark.parametrize("dof", [np.inf, 5.0])
 def test_slopes_of_the_residual_energy_are_its_differences(dof):
     case = problem("three")
-    location, scale, log_weight, _ = case.library.drop(2).charts()
+    location, scale, log_weight, _ = columns(case.library.drop(2))
     library = ModeLibrary.from_charts(location, scale, log_weight=log_weight, dof=dof)
     x, step = case.means[2] + 0.3, 1e-5
     _, slope = residual(case.target, library, x)
@@ -112,7 +112,7 @@ def test_residual_does_not_depend_on_units():
     case = problem("pair")
     small = whmc.Target(lambda y: case.target(y * 1000.0), dim=2)
     library = case.library.drop(1)
-    location, scale, _, _ = library.charts()
+    location, scale, _, _ = columns(library)
     there = ModeLibrary.from_charts(location / 1000, scale / 1000)
     x = np.array([6.0, 0.5])
     shift = float(-2 * np.log(1000.0))  # of the evidence, and of every density
@@ -219,7 +219,7 @@ def test_a_full_library_says_so():
     assert "the library is full at 5 charts" in str(search)
     # the heaviest are kept
     heaviest = np.sort(np.prod(case.weights[:, None], axis=1))[::-1][:5]
-    laplace = np.exp(search.library.charts()[2])
+    laplace = np.exp(columns(search.library)[2])
     np.testing.assert_allclose(laplace, heaviest / heaviest.sum(), rtol=0.1)
 
 
@@ -251,7 +251,7 @@ def test_points_on_a_shell_become_one_chart_with_its_moments():
     case = shells(5)
     search = whmc.search_modes(case.target, seed=0)
     assert search.library.size == 2
-    location, scale, log_weight, _ = search.library.charts()
+    location, scale, log_weight, _ = columns(search.library)
     order = np.argsort(location[:, 0])
     # 64 chains x 100 draws: means and deviations of a shell to a few per cent
     np.testing.assert_allclose(location[order], case.means, atol=0.3)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import whmc
+from contracts import columns
 from whmc.keys import child
+from whmc.modes.layers.places import Shift
 from whmc.modes.library import ModeLibrary
 from whmc.search import ongoing
 from whmc.search.assign import NOBODY, KnownPeaks
@@ -192,7 +194,7 @@ def test_a_mass_that_few_draws_carry_has_no_finite_error():
 def test_heavy_tailed_modes_are_all_kept_and_agree_with_the_counts():
     target, means = heavy_tails()
     search = whmc.search_modes(target, seed=0, finder=(whmc.MultiStart(128), whmc.Tempered()))
-    gaps = np.linalg.norm(search.library.charts()[0][:, None] - means, axis=-1)
+    gaps = np.linalg.norm(columns(search.library)[0][:, None] - means, axis=-1)
     assert search.library.size == 2 and np.all(gaps.min(axis=0) < 0.01)
     assert search.missing.brought < 1e-3 and search.num_found == 2
     assert search.num_independent == 128 == search.independent_hits.sum() < search.hits.sum()
@@ -279,7 +281,7 @@ def test_a_look_finds_what_is_missing_and_never_exceeds_max_modes():
     state, library = ongoing.look(state, four().target, library, *some_draws(), jax.random.key(0))
     assert library.size == 3 and state.num_capped == 1 and state.looks == 1
     # the heaviest of those found, in the places after the known one
-    np.testing.assert_allclose(library.charts()[0], four().means[:3], atol=1e-3)
+    np.testing.assert_allclose(columns(library)[0], four().means[:3], atol=1e-3)
     # the mass of the known one is what draws say; its height nobody has told
     np.testing.assert_allclose(np.sort(state.search.log_masses), np.sort(np.log(WEIGHTS)), atol=0.1)
     report = ongoing.report_of(state, library)
@@ -309,8 +311,12 @@ def test_a_search_goes_on_with_what_it_counted_whatever_became_of_the_charts():
     state = ongoing.begin(four().target, report.library, report, 256)
     assert state.search.missing.brought == pytest.approx(report.missing.brought, rel=0.1)
     assert state.search.num_independent == 64
-    location, scale, log_weight, step_size = (rows[::-1] for rows in report.library.charts())
-    turned = report.library.with_charts(location + 0.2, scale, log_weight=log_weight, step_size=step_size)
+    turned = report.library.with_charts(
+        [
+            dataclasses.replace(one, place=Shift(one.location + 0.2), mode=k)
+            for k, one in enumerate(reversed(report.library.charts()))
+        ]
+    )
     np.testing.assert_array_equal(ongoing.report_of(state, turned).hits, report.hits[::-1])
     merged = ongoing.report_of(state, report.library.merge(0, 1))
     assert len(merged.hits) == 3 and merged.hits.sum() == report.hits.sum() and merged.num_found == 3

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from contracts import columns
+from whmc.modes.chart_data import with_numbers
 from whmc.modes.gaussian_mixture import GaussianMixture, fit_gaussian_mixture
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
@@ -133,9 +135,9 @@ def test_only_the_bent_mode_is_split_and_it_stays_one_mode():
     assert found.size == found.capacity == 6
     np.testing.assert_array_equal(found.mode_of, [0, 1, 1, 1, 1, 1])
     np.testing.assert_array_equal(found.home_of, [0, 1, 1, 1, 1, 1])
-    weight = np.exp(found.charts().log_weight)
+    weight = np.exp(columns(found).log_weight)
     np.testing.assert_allclose([weight[0], weight[1:].sum(), weight[1]], [0.25, 0.75, 0.75 * HOME_SHARE])
-    for one, other in zip(library.charts()[:2], found.charts()[:2], strict=True):
+    for one, other in zip(columns(library)[:2], columns(found)[:2], strict=True):
         np.testing.assert_allclose(one, other[:2])  # the round mode and the home of the ring are as they were
 
 
@@ -149,7 +151,7 @@ def test_log_ratios_are_flatter_after_it():
 def test_steps_of_new_charts_are_as_long_as_at_home_in_the_stiffest_direction():
     library, position, logdensity = ring_and_round(6)
     found = fit_mixtures(library, position, logdensity, grow=True)
-    _, scale, _, step_size = found.charts()
+    _, scale, _, step_size = columns(found)
     steps = step_size[:, None, None] * scale
     longest = [np.linalg.norm(np.linalg.solve(one, steps[1]), 2) for one in steps[2:]]
     np.testing.assert_allclose(longest, 1.0)
@@ -160,10 +162,10 @@ def test_without_growth_charts_and_steps_stay_as_many_and_as_long():
     library, position, logdensity = ring_and_round(6)
     assert fit_mixtures(library, position, logdensity, grow=False) is library
     split = fit_mixtures(library, position[::4], logdensity[::4], grow=True)
-    tuned = split.with_charts(*split.charts()[:2], log_weight=split.charts().log_weight, step_size=np.full(6, 0.3))
+    tuned = split.with_charts(with_numbers(split.charts(), step_size=np.full(6, 0.3)))
     again = fit_mixtures(tuned, position, logdensity, grow=False)
     assert again is not tuned and again.size == 6
-    np.testing.assert_array_equal(again.charts().step_size, 0.3)
+    np.testing.assert_array_equal(columns(again).step_size, 0.3)
 
 
 def test_where_room_is_short_nothing_is_overfilled():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import whmc
+from contracts import columns
 from unchecked import unchecked
 from whmc.run.sample import _folded
 from whmc.search.representatives import fold_target
@@ -301,9 +302,9 @@ def test_modes_of_a_template_are_brought_home():
     )  # fmt: skip
     folded, library = _folded(target, [{"place": [3.0, -2.0], "size": 1.0}], seed=0)
     assert library.num_modes == 1
-    home = folded.home(library.charts().location)
-    np.testing.assert_allclose(library.charts().location, home)
-    np.testing.assert_allclose(np.sort(library.charts().location[0, :2]), [-2.0, 3.0], atol=1e-6)
+    home = folded.home(columns(library).location)
+    np.testing.assert_allclose(columns(library).location, home)
+    np.testing.assert_allclose(np.sort(columns(library).location[0, :2]), [-2.0, 3.0], atol=1e-6)
 
 
 def test_too_large_a_group_is_refused():

@@ -1,15 +1,18 @@
 """Heavy tails fitted to draws, and which charts get them. The map itself is tested with that of bends."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from test_bending import twisted
 from whmc.modes.bending import bend_charts
-from whmc.modes.fit_tail import TailChart, fit_tail
+from whmc.modes.chart_data import ChartData, log_weights_of
+from whmc.modes.fit_tail import fit_tail
+from whmc.modes.layers.tails import Tail
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
-from whmc.modes.tail import TailShapes
 from whmc.modes.tailing import tail_charts
 
 
@@ -21,7 +24,7 @@ def product_t(num, dim=5, dof=3, seed=0):
 
 
 def moments(draws):
-    return TailChart(draws.mean(axis=0), np.diag(draws.std(axis=0)), np.zeros(draws.shape[1]))
+    return ChartData.of(draws.mean(axis=0), np.diag(draws.std(axis=0)))
 
 
 @pytest.mark.parametrize("dof", [2, 3, 10])
@@ -30,22 +33,22 @@ def test_tails_fit_student_t(dof):
     draws, held = product_t(2000, dof=dof)[0], product_t(4000, dof=dof, seed=1)
     found = fit_tail(moments(draws), draws)
     assert np.mean(held[1] - found.log_density(held[0])) < 0.03 * 5
-    assert np.all(found.heaviness > 0)
+    assert np.all(found.warp(Tail).heaviness > 0)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_gaussian_gets_no_tails(seed):
     rng = np.random.default_rng(seed)
     draws = 3.0 + rng.standard_normal((1000, 6)) @ rng.standard_normal((6, 6))
-    chart = TailChart(draws.mean(axis=0), np.linalg.cholesky(np.cov(draws.T)), np.zeros(6))
+    chart = ChartData.of(draws.mean(axis=0), np.linalg.cholesky(np.cov(draws.T)))
     found = fit_tail(chart, draws)
-    assert np.all(found.heaviness <= 0.06)
+    assert np.all(found.warp(Tail).heaviness <= 0.06)
     assert np.mean(found.log_density(draws) - chart.log_density(draws)) < 0.03
 
 
 @pytest.mark.parametrize("draws", [np.zeros((300, 2)), np.full((300, 2), 1e8), np.repeat([[0.0, 1.0]], 300, axis=0)])
 def test_chains_that_do_not_move_tell_nothing_of_tails(draws):
-    chart = TailChart(np.zeros(2), np.eye(2), np.zeros(2))
+    chart = ChartData.of(np.zeros(2), np.eye(2))
     assert fit_tail(chart, draws) is None
     library = ModeLibrary.from_charts(np.zeros((1, 2)), np.eye(2)[None], capacity=4)
     assert tail_charts(library, draws, -0.5 * np.sum(draws**2, axis=1)) is library
@@ -56,10 +59,8 @@ def two_modes(shape):
     z = 30 + np.random.default_rng(1).standard_normal((1500, 5))
     draws, log_density = shape(1500)
     parts = [(draws, log_density), (z, stats.multivariate_normal(np.full(5, 30.0)).logpdf(z))]
-    charts = [moments(part[0]) for part in parts]
-    library = ModeLibrary.from_charts(
-        [one.location for one in charts], [one.scale for one in charts], step_size=[0.5, 1.0], capacity=8
-    )
+    charts = [dataclasses.replace(moments(part[0]), step_size=0.5 + 0.5 * k, mode=k) for k, part in enumerate(parts)]
+    library = ModeLibrary.of(charts, capacity=8)
     return library, np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]) - np.log(2)
 
 
@@ -69,10 +70,10 @@ def test_charts_with_tails_have_flatter_ratios():
     np.testing.assert_array_equal(found.bent, [True, False])
     before, after = (np.std(log_ratio_of(one, position, logdensity)) for one in (library, found))
     assert after < 0.5 * before
-    np.testing.assert_allclose(found.charts().log_weight, library.charts().log_weight)
-    assert found.charts().step_size[0] >= 0.5 and found.charts().step_size[1] == 1.0
+    np.testing.assert_allclose(log_weights_of(found.charts()), log_weights_of(library.charts()))
+    assert found.charts()[0].step_size >= 0.5 and found.charts()[1].step_size == 1.0
     again = tail_charts(found, position, logdensity)
-    assert isinstance(again.shapes(), TailShapes)
+    assert again.kinds == (Tail,)
 
 
 def test_gaussian_modes_and_bent_ones_get_no_tails():

@@ -1,13 +1,15 @@
 """What is learned between rounds."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
+from whmc.modes.chart_data import ChartData, locations_of
 from whmc.modes.library import ModeLibrary
 from whmc.modes.refine import UNTRIED_STEP
-from whmc.warmup.charts import ChartShapes, fit_charts
+from whmc.warmup.charts import fit_charts
 from whmc.warmup.step_size import QUARTER_TURN, carry_step_sizes, quarter_turn, tune_step_sizes
 from whmc.warmup.throat import LEAST_DIVERSITY, ThroatSearch
 from whmc.warmup.warmup import round_lengths
@@ -34,7 +36,7 @@ def test_step_sizes_follow_acceptance():
 def test_a_step_is_carried_over_where_a_chart_was_far_too_wide(diagonal):
     def charts(*widths):
         scale = np.array([[1.0, 1.0, width] for width in widths])
-        return ChartShapes(np.zeros((len(widths), 3)), scale if diagonal else np.eye(3) * scale[:, None, :])
+        return charts_at(np.zeros((len(widths), 3)), scale if diagonal else np.eye(3) * scale[:, None, :])
 
     draws = np.random.default_rng(0).standard_normal((400, 3))
     label = np.repeat([0, 1, 2, 3], [100, 100, 190, 10])
@@ -83,19 +85,24 @@ def test_charts_of_one_mode_share_what_the_flows_give_it():
     np.testing.assert_allclose(np.exp(log_weight), np.exp(one)[moved] * [0.25, 0.75, 1.0])
 
 
-def library_of(shapes, **changes):
-    return ModeLibrary.from_charts(shapes.location, shapes.scale, **changes)
+def charts_at(location, scale):
+    return [ChartData.of(*parts, mode=k) for k, parts in enumerate(zip(location, scale, strict=True))]
+
+
+def matrices_of(charts):
+    return np.stack([one.scale.matrix for one in charts])
 
 
 def test_the_home_of_a_mode_is_fitted_to_all_its_draws_and_the_others_stay():
     rng = np.random.default_rng(2)
     x = np.concatenate([rng.standard_normal((400, 2)) - 2, rng.standard_normal((400, 2)) + 2])
-    start = ChartShapes(np.array([[0.0, 0.0], [-2.0, -2.0], [2.0, 2.0]]), np.tile(np.eye(2), (3, 1, 1)))
+    start = charts_at(np.array([[0.0, 0.0], [-2.0, -2.0], [2.0, 2.0]]), np.tile(np.eye(2), (3, 1, 1)))
     logdensity = np.logaddexp(-0.5 * np.sum((x + 2) ** 2, axis=1), -0.5 * np.sum((x - 2) ** 2, axis=1))
-    learned = fit_charts(start, library_of(start, mode=[0, 0, 0]), x, logdensity, np.repeat([1, 2], 400))
-    np.testing.assert_array_equal(learned.location[1:], start.location[1:])
-    np.testing.assert_array_equal(learned.scale[1:], start.scale[1:])
-    assert np.trace(learned.scale[0] @ learned.scale[0].T) > 5  # 10 in all: 1 + 4 in each direction
+    library = ModeLibrary.of([dataclasses.replace(one, mode=0) for one in start])
+    learned = fit_charts(start, library, x, logdensity, np.repeat([1, 2], 400))
+    np.testing.assert_array_equal(locations_of(learned[1:]), locations_of(start[1:]))
+    np.testing.assert_array_equal(matrices_of(learned[1:]), matrices_of(start[1:]))
+    assert np.trace(learned[0].scale.matrix @ learned[0].scale.matrix.T) > 5  # 10 in all: 1 + 4 in each direction
 
 
 def _draws(n, dim, rng):
@@ -109,26 +116,26 @@ def test_right_curvature_is_kept_wrong_curvature_is_replaced():
     dim, n = 12, 500
     factor, x, logdensity = _draws(n, dim, rng)
     label = np.zeros(n, int)
-    right = ChartShapes(np.zeros((1, dim)), factor[None])
-    kept = fit_charts(right, library_of(right), x, logdensity, label)
-    np.testing.assert_array_equal(kept.scale, right.scale)
-    wrong = ChartShapes(np.full((1, dim), 2.0), 3 * np.eye(dim)[None])
-    learned = fit_charts(wrong, library_of(wrong), x, logdensity, label)
-    covariance = learned.scale[0] @ learned.scale[0].T
+    right = charts_at(np.zeros((1, dim)), factor[None])
+    kept = fit_charts(right, ModeLibrary.of(right), x, logdensity, label)
+    np.testing.assert_array_equal(matrices_of(kept), matrices_of(right))
+    wrong = charts_at(np.full((1, dim), 2.0), 3 * np.eye(dim)[None])
+    (learned,) = fit_charts(wrong, ModeLibrary.of(wrong), x, logdensity, label)
+    covariance = learned.scale.matrix @ learned.scale.matrix.T
     assert np.linalg.norm(covariance - factor @ factor.T) < 0.35 * np.linalg.norm(factor @ factor.T)
-    np.testing.assert_allclose(learned.location[0], 0.0, atol=0.3)
+    np.testing.assert_allclose(learned.location, 0.0, atol=0.3)
 
 
 def test_few_draws_are_shrunk_and_none_change_nothing():
     rng = np.random.default_rng(1)
     dim = 30
     factor, x, logdensity = _draws(100, dim, rng)
-    start = ChartShapes(np.zeros((2, dim)), np.stack([factor * 1.3, factor]))
-    learned = fit_charts(start, library_of(start), x, logdensity, np.zeros(100, int))
-    assert np.all(np.isfinite(learned.scale))
-    np.testing.assert_array_equal(learned.scale[1], factor)
+    start = charts_at(np.zeros((2, dim)), np.stack([factor * 1.3, factor]))
+    learned = matrices_of(fit_charts(start, ModeLibrary.of(start), x, logdensity, np.zeros(100, int)))
+    assert np.all(np.isfinite(learned))
+    np.testing.assert_array_equal(learned[1], factor)
     # a hundred draws in thirty dimensions tell the size, though hardly the shape
-    assert abs(np.linalg.slogdet(learned.scale[0])[1] - np.linalg.slogdet(factor)[1]) < 0.2 * dim * np.log(1.3)
+    assert abs(np.linalg.slogdet(learned[0])[1] - np.linalg.slogdet(factor)[1]) < 0.2 * dim * np.log(1.3)
 
 
 def test_throat_is_not_tried_where_direct_jumps_are_good():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import whmc
+from contracts import columns
 from whmc.kernels.base import StepInfo
 from whmc.kernels.block import Trace
 from whmc.kernels.settings import arrays
@@ -46,8 +47,8 @@ def test_a_step_that_is_right_stays_as_long_as_it_is_under_a_student_base():
     for _ in range(6):
         trials = warming.plan_round(state, 200)
         state, _ = warming.learn(state, trials, [heavy_trace(rng, 0.8)], left=4)
-        scale = float(np.exp(np.mean(np.log(np.diagonal(state.library.charts().scale[0])))))
-        lengths.append(float(state.library.charts().step_size[0]) * scale)
+        scale = float(np.exp(np.mean(np.log(np.diagonal(columns(state.library).scale[0])))))
+        lengths.append(float(columns(state.library).step_size[0]) * scale)
     assert float(state.library.dof) < 10  # the base is a Student-t
     # the scale is learned from 3200 draws with infinite fourth moment: it moves by some percent
     assert max(lengths) / min(lengths) < 1.4, lengths
@@ -109,7 +110,7 @@ def test_rings_get_charts_in_the_last_round_but_one_from_the_draws_of_three():
     assert sizes[:2] == [2, 2] and sizes[2] == sizes[3] > 6
     assert pooled == [0, 3200, 6400, 0]
     assert state.library.num_modes == 2 and len(state.curvature.location) == sizes[3]
-    np.testing.assert_allclose(np.bincount(state.library.mode_of, np.exp(state.library.charts().log_weight)), 0.5)
+    np.testing.assert_allclose(np.bincount(state.library.mode_of, np.exp(columns(state.library).log_weight)), 0.5)
 
 
 def test_modes_found_after_a_split_are_known_by_their_own_curvature():
@@ -123,7 +124,7 @@ def test_modes_found_after_a_split_are_known_by_their_own_curvature():
     np.testing.assert_array_equal(adopted.curvature.location[-1], [90.0, 90.0])
     assert len(adopted.curvature.location) == grown.size == state.library.size + 1
     after, _ = warming.learn(adopted, warming.plan_round(adopted, 200), [ring_trace(rng, adopted)], 0)
-    np.testing.assert_array_equal(after.library.charts().location[after.library.mode_of == 2], [[90.0, 90.0]])
+    np.testing.assert_array_equal(columns(after.library).location[after.library.mode_of == 2], [[90.0, 90.0]])
 
 
 @pytest.mark.ci

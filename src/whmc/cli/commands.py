@@ -22,6 +22,7 @@ from whmc.cli.as_json import as_json, without_nan
 from whmc.cli.errors import InputError, fail
 from whmc.cli.load_target import LoadedTarget, SourceError, in_one_line, load_target, recall_target
 from whmc.cli.output import OutputClosed, model_prints_to_stderr, say
+from whmc.modes.chart_data import locations_of, log_weights_of
 from whmc.result import Result
 from whmc.run.load import load
 from whmc.run.plan import Plan
@@ -112,7 +113,8 @@ def modes(chosen: argparse.Namespace) -> int:
         tell = partial(view.searching, budget=math.inf)
         target = _loaded(chosen).target
         search = search_modes(target, seed=chosen.seed, max_modes=chosen.max_modes, tell=tell)
-        location, _, log_weight, _ = search.library.charts()
+        charts = search.library.charts()
+        location, log_weight = locations_of(charts), log_weights_of(charts)
         named = {name: rows[0] for name, rows in target.named_values(location[None]).items()}
     weight = np.exp(log_weight)
     if chosen.json:

@@ -13,6 +13,7 @@ from whmc._words import counted
 from whmc.estimate.basins import VALLEY, Partition
 from whmc.estimate.dip import FAR
 from whmc.estimate.weights import Weights
+from whmc.modes.chart_data import locations_of
 
 if TYPE_CHECKING:
     from whmc.result import Result
@@ -197,11 +198,12 @@ def _locations(result: "Result") -> Float[np.ndarray, "modes dim"]:
     if result.basins is not None:
         location = result.basins.location[partition.highest]
     else:
-        log_weight = library.charts().log_weight
+        charts = library.charts()
         heaviest = [
-            max(np.flatnonzero(partition.of_chart == k), key=log_weight.__getitem__) for k in range(partition.num_modes)
+            max(np.flatnonzero(partition.of_chart == k), key=lambda n: charts[n].log_weight)
+            for k in range(partition.num_modes)
         ]
-        location = library.charts().location[heaviest]
+        location = locations_of(charts)[heaviest]
     with jax.enable_x64(True):
         return np.asarray(target.inside(jnp.asarray(location)))
 

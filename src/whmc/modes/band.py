@@ -19,17 +19,13 @@ and N^(2^l) has a single block in each row again, 2^l blocks beside the diagonal
 rounding are left out.
 """
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from whmc._pytree import pytree
-from whmc._shapes import Array, Bool, Float
-
-NEGLIGIBLE_POWER = 1e-18
-"""Powers of N with no larger element are left out: beside one they are lost in rounding."""
+from whmc._shapes import Array, Float
+from whmc.modes.layers.banded import Banded
 
 
 def banded_scale(
@@ -61,37 +57,6 @@ def band_product(
     return product
 
 
-def coupled(coupling: Float[np.ndarray, "width dim"], z: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
-    """x = G z of many points."""
-    return z + sum(row * _ahead(z, m) for m, row in enumerate(coupling, 1))
-
-
-def coupled_back(coupling: Float[np.ndarray, "width dim"], x: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
-    """G^T x of many points."""
-    return x + sum(_behind(row * x, m) for m, row in enumerate(coupling, 1))
-
-
-def uncoupled(coupling: Float[np.ndarray, "width dim"], x: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
-    """z = G^{-1} x of many points."""
-    from scipy.linalg import solve_banded
-
-    width, dim = coupling.shape
-    rows = np.ones((width + 1, dim))
-    for m, row in enumerate(coupling, 1):
-        rows[width - m] = np.concatenate([np.zeros(m), row[: dim - m]])
-    return np.asarray(solve_banded((0, width), rows, x.T).T)
-
-
-def uncoupled_back(
-    coupling: Float[np.ndarray, "width dim"], score: Float[np.ndarray, "n dim"]
-) -> Float[np.ndarray, "n dim"]:
-    """G^{-T} of many scores."""
-    from scipy.linalg import solve_banded
-
-    rows = np.concatenate([np.ones((1, coupling.shape[1])), coupling])
-    return np.asarray(solve_banded((len(coupling), 0), rows, score.T).T)
-
-
 def _ahead(rows: np.ndarray, m: int) -> np.ndarray:
     """Element j + m in the place of j, zero past the end; of the last axis."""
     return np.concatenate([rows[..., m:], np.zeros_like(rows[..., :m])], axis=-1)
@@ -100,51 +65,6 @@ def _ahead(rows: np.ndarray, m: int) -> np.ndarray:
 def _behind(rows: np.ndarray, m: int) -> np.ndarray:
     """Element j - m in the place of j, zero before the start; of the last axis."""
     return np.concatenate([np.zeros_like(rows[..., :m]), rows[..., : rows.shape[-1] - m]], axis=-1)
-
-
-class BandShapes(NamedTuple):
-    """The couplings g of charts in whitened coordinates, as a NumPy array. A chart without a band has zeros."""
-
-    coupling: Float[np.ndarray, "size width dim"]
-
-    @classmethod
-    def of(cls, couplings: list[Float[np.ndarray, "_ dim"] | None], dim: int) -> "BandShapes | None":
-        """Those of charts with these couplings; None where no chart has any."""
-        width = max((len(one) for one in couplings if one is not None), default=0)
-        if width == 0:
-            return None
-        rows = np.zeros((len(couplings), width, dim))
-        for k, one in enumerate(couplings):
-            if one is not None:
-                rows[k, : len(one)] = one
-        return cls(rows)
-
-    @property
-    def curved(self) -> Bool[np.ndarray, " size"]:
-        """No chart: a band is straight."""
-        return np.zeros(len(self.coupling), bool)
-
-    def rows(self, which: np.ndarray) -> "BandShapes":
-        """Those of some charts."""
-        return BandShapes(self.coupling[which])
-
-    def merged_at(self, k: int) -> "BandShapes":
-        """These, after another chart was merged into chart k: it keeps its couplings."""
-        del k
-        return self
-
-    def resized(self, factor: float) -> "BandShapes":
-        """The same bands of charts whose scale is multiplied by a factor."""
-        del factor
-        return self
-
-    def straighten(self, k: int, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
-        """x of many points z in chart k, and log|dz/dx| there."""
-        return coupled(self.coupling[k], z), np.zeros(len(z))
-
-    def slopes(self, k: int, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
-        """The gradients in z of ½|x|² and of log|dz/dx| in chart k, many points z at once."""
-        return coupled_back(self.coupling[k], coupled(self.coupling[k], z)), np.zeros_like(z)
 
 
 @pytree
@@ -157,31 +77,21 @@ class Bands:
     powers: Float[Array, "capacity levels blocks width width"]
 
     @classmethod
-    def of(cls, shapes: BandShapes, scale: Float[np.ndarray, "n dim"]) -> "Bands":
-        """The bands of charts with these scales. How many powers there are depends on the couplings alone."""
-        coupling = shapes.coupling
+    def of(cls, bands: Banded) -> "Bands":
+        """From the layers of all charts in one: whitened coordinates become displacements, rows times their scale,
+        columns divided by theirs."""
+        coupling, sd = np.asarray(bands.coupling), np.asarray(bands.sd)
         num, width, dim = coupling.shape
         # couplings past the end are zero, whatever they are divided by
-        beside = np.stack(
-            [coupling[:, m - 1] * scale / np.roll(scale, -m, axis=1) for m in range(1, width + 1)], axis=1
-        )
-        blocks = -(-dim // width)
-        inverse, first = _blocks(coupling, blocks)
-        powers = [first]
-        while 2 ** len(powers) < blocks:
-            last = powers[-1]
-            after = np.concatenate([last[:, 2 ** (len(powers) - 1) :], np.zeros_like(last)], axis=1)[:, :blocks]
-            power = last @ after
-            if np.max(np.abs(power), initial=0.0) < NEGLIGIBLE_POWER:
-                break
-            powers.append(power)
-        sizes = np.concatenate([scale, np.ones((num, blocks * width - dim))], axis=1).reshape(num, blocks, width)
-        # from whitened coordinates to displacements: rows times their scale, columns divided by theirs
+        beside = np.stack([coupling[:, m - 1] * sd / np.roll(sd, -m, axis=1) for m in range(1, width + 1)], axis=1)
+        inverse, powers = (np.moveaxis(np.asarray(part), -1, -3) for part in (bands.inverse_blocks, bands.powers))
+        blocks = inverse.shape[1]
+        sizes = np.concatenate([sd, np.ones((num, blocks * width - dim))], axis=1).reshape(num, blocks, width)
         inverse = sizes[..., None] * inverse / sizes[:, :, None, :]
         scaled = []
-        for level, power in enumerate(powers):
+        for level in range(powers.shape[1]):
             there = np.concatenate([sizes[:, 2**level :], np.ones_like(sizes)], axis=1)[:, :blocks]
-            scaled.append(sizes[..., None] * power / there[:, :, None, :])
+            scaled.append(sizes[..., None] * powers[:, level] / there[:, :, None, :])
         together = np.stack(scaled, axis=1)
         if not np.all(np.isfinite(together)):
             raise ValueError("couplings of bands are so large that they have no inverse in floating point")
@@ -242,26 +152,6 @@ class Band:
     def _in_blocks(self, vector: Float[Array, " dim"]) -> Float[Array, "blocks width"]:
         blocks, width = self.inverse.shape[:2]
         return jnp.pad(vector, (0, blocks * width - vector.shape[0])).reshape(blocks, width)
-
-
-def _blocks(
-    coupling: Float[np.ndarray, "n width dim"], blocks: int
-) -> tuple[Float[np.ndarray, "n blocks width width"], Float[np.ndarray, "n blocks width width"]]:
-    """B^{-1} and N of G, in blocks of `width` coordinates; past the end there are ones."""
-    num, width, dim = coupling.shape
-    coupling = np.concatenate([coupling, np.zeros((num, width, blocks * width - dim))], axis=2)
-    here, beside = np.zeros((2, num, blocks, width, width))
-    for i in range(width):
-        here[..., i, i] = 1.0
-        for m in range(1, width + 1):
-            row = coupling[:, m - 1, i::width]
-            if i + m < width:
-                here[..., i, i + m] = row
-            else:
-                beside[..., i, i + m - width] = row
-    beside[:, -1] = 0.0
-    inverse = np.linalg.inv(here)
-    return inverse, -inverse @ beside
 
 
 def _times(matrices: Float[Array, "n width width"], rows: Float[Array, "n width"]) -> Float[Array, "n width"]:

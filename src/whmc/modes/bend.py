@@ -17,82 +17,17 @@ and a score g at theta is pulled back to d by the transposed derivative, with e 
     J^T g = e g + w [(1 - e) V·g + a c'(s) e (d - s V)·g + 2 s B·g].
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from whmc._pytree import pytree
-from whmc._shapes import Array, Bool, Float
+from whmc._shapes import Array, Float
 
 REACH = 8.0
 """Standard deviations along a bend up to which its stretch grows, so that nothing overflows. Few draws get beyond."""
-
-
-class BendShapes(NamedTuple):
-    """Bends of charts in whitened coordinates, as NumPy arrays: v, b and a. A straight chart has zeros."""
-
-    axis: Float[np.ndarray, "size dim"]
-    curve: Float[np.ndarray, "size dim"]
-    stretch: Float[np.ndarray, " size"]
-
-    @classmethod
-    def straight(cls, size: int, dim: int) -> "BendShapes":
-        return cls(np.zeros((size, dim)), np.zeros((size, dim)), np.zeros(size))
-
-    @property
-    def curved(self) -> Bool[np.ndarray, " size"]:
-        """Whether each chart is bent."""
-        return np.any(self.axis != 0, axis=1)
-
-    def squared(self) -> "BendShapes":
-        """The same, axes of length one and curves at right angles to them but for rounding."""
-        length = np.linalg.norm(self.axis, axis=1, keepdims=True)
-        axis = self.axis / np.where(length > 0, length, 1.0)
-        return BendShapes(axis, self.curve - np.sum(axis * self.curve, axis=1, keepdims=True) * axis, self.stretch)
-
-    def rows(self, which: Any) -> "BendShapes":
-        """Those of some charts."""
-        return BendShapes(*(part[which] for part in self))
-
-    def merged_at(self, k: int) -> "BendShapes":
-        """These, after another chart was merged into chart k: it is straight."""
-        rows = BendShapes(*(part.copy() for part in self))
-        for part in rows:
-            part[k] = 0.0
-        return rows
-
-    def with_straight(self, num: int) -> "BendShapes":
-        """These and so many straight ones."""
-        more = BendShapes.straight(num, self.axis.shape[1])
-        return BendShapes(*(np.concatenate(pair) for pair in zip(self, more, strict=True)))
-
-    def resized(self, factor: float) -> "BendShapes":
-        """The same bends of charts whose scale is multiplied by a factor."""
-        return BendShapes(self.axis, factor * self.curve, factor * self.stretch)
-
-    def straighten(self, k: int, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
-        """x of many points z in chart k, and log|dz/dx| there."""
-        s = z @ self.axis[k]
-        rise = self.stretch[k] * np.clip(s, -REACH, REACH)
-        ridge = s[:, None] * self.axis[k]
-        x = ridge + (z - ridge - s[:, None] ** 2 * self.curve[k]) * np.exp(-rise)[:, None]
-        return x, (z.shape[1] - 1) * rise
-
-    def slopes(self, k: int, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
-        """The gradients in z of ½|x|² and of log|dz/dx| in chart k, many points z at once. With r = z - s v - b s²:
-
-        s v + e^{-2 a c} (r - (2 s b·r + a c' |r|²) v),      (D - 1) a c' v.
-        """
-        axis, curve = self.axis[k], self.curve[k]
-        s = z @ axis
-        steepness = np.where(np.abs(s) < REACH, self.stretch[k], 0.0)
-        r = z - s[:, None] * axis - s[:, None] ** 2 * curve
-        tilt = 2 * s * (r @ curve) + steepness * np.sum(r**2, axis=1)
-        shrink = np.exp(-2 * self.stretch[k] * np.clip(s, -REACH, REACH))
-        rise = s[:, None] * axis + shrink[:, None] * (r - tilt[:, None] * axis)
-        return rise, (z.shape[1] - 1) * steepness[:, None] * axis
 
 
 @pytree
@@ -106,13 +41,13 @@ class Bends:
 
     @classmethod
     def of(
-        cls, shapes: BendShapes, scale: Float[np.ndarray, "n dim dim"], inverse_scale: Float[np.ndarray, "n dim dim"]
+        cls, bends: Any, scale: Float[np.ndarray, "n dim dim"], inverse_scale: Float[np.ndarray, "n dim dim"]
     ) -> "Bends":
-        """The bends of charts with these scales."""
-        ridge, turn = (np.einsum("kij,kj->ki", scale, rows) for rows in (shapes.axis, shapes.curve))
-        slope = np.einsum("kij,ki->kj", inverse_scale, shapes.axis)
-        rows = np.concatenate([slope, ridge, turn, shapes.stretch[:, None]], axis=1)
-        return cls(*jax.device_put((*shapes, rows)))
+        """The bends of charts with these scales, from the layers of all charts in one."""
+        ridge, turn = (np.einsum("kij,kj->ki", scale, rows) for rows in (bends.axis, bends.curve))
+        slope = np.einsum("kij,ki->kj", inverse_scale, bends.axis)
+        rows = np.concatenate([slope, ridge, turn, bends.stretch[:, None]], axis=1)
+        return cls(*jax.device_put((bends.axis, bends.curve, bends.stretch, rows)))
 
     def straightened(self, z: Float[Array, "capacity dim"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """|x|² and log|dz/dx| in every chart, from the whitened coordinates z of each."""

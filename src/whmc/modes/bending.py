@@ -3,14 +3,15 @@
 import numpy as np
 
 from whmc._shapes import Float
-from whmc.modes.fit_bend import BentChart, fit_bend
+from whmc.modes.chart_data import ChartData, log_weights_of
+from whmc.modes.fit_bend import fit_bend
 from whmc.modes.gaussian_mixture import fit_gaussian_mixture
+from whmc.modes.layers.tails import Tail
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.modes.overlap import overlapping
-from whmc.modes.refine import UNTRIED_STEP
+from whmc.modes.refine import in_place_of
 from whmc.modes.split import FEWEST_DRAWS, misfit_of, splittable
-from whmc.modes.tail import Tails
 from whmc.target.rows import logdensities
 from whmc.target.target import Target
 
@@ -38,10 +39,12 @@ def may_bend(target: Target, library: ModeLibrary) -> bool:
     """
     if not splittable(library) or library.dim < 2:
         return False
-    location, scale, log_weight, _ = library.charts()
-    heaviest = np.argsort(-log_weight, kind="stable")[:LOOKED_AT]
+    charts = library.charts()
+    heaviest = np.argsort(-log_weights_of(charts), kind="stable")[:LOOKED_AT].tolist()
     z = np.random.default_rng(0).standard_normal((len(heaviest), LOOKS, library.dim))
-    position = location[heaviest, None] + np.einsum("kij,knj->kni", scale[heaviest], z)
+    position = np.stack(
+        [charts[k].place.forward(charts[k].scale.forward(rows)[0])[0] for k, rows in zip(heaviest, z, strict=True)]
+    )
     flat = position.reshape(-1, library.dim)
     logdensity = logdensities(target if target.has_gradient else target.without_scores, flat)
     log_ratio = log_ratio_of(library, flat, logdensity).reshape(len(heaviest), -1)
@@ -58,45 +61,36 @@ def bend_charts(
     Modes with several charts stay as they are, and so do modes that overlap: the draws of one end where the other's
     chart begins, and a bend would follow that border. `library` must have the Gaussian base.
     """
-    if not splittable(library) or library.dim < 2 or isinstance(library.bend, Tails):
+    if not splittable(library) or library.dim < 2 or Tail in library.kinds:
         return library
     logs = log_components_of(library, position)
     log_mixture = np.logaddexp.reduce(logs, axis=0)
     mode, log_ratio = library.mode_of[logs.argmax(axis=0)], logdensity - log_mixture
-    location, scale, log_weight, step_size = library.charts()
-    overlap = overlapping(library.mode_of, np.exp(logs - log_mixture), np.exp(log_weight))
-    bends, bent, changed = library.bends(), library.bent, False
+    charts = library.charts()
+    overlap = overlapping(library.mode_of, np.exp(logs - log_mixture), np.exp(log_weights_of(charts)))
+    found: dict[int, ChartData] = {}
     for m in np.flatnonzero((np.bincount(library.mode_of) == 1) & ~overlap).tolist():
         k = int(np.flatnonzero(library.mode_of == m)[0])
-        if not bent[k] and misfit_of(log_ratio[mode == m]) < MIN_BEND_GAIN:
+        if not charts[k].warps and misfit_of(log_ratio[mode == m]) < MIN_BEND_GAIN:
             continue
-        found = best_bend(BentChart.of(library, k), position[mode == m])
-        if found is None:
-            continue
-        changed = True
-        if not bent[k]:
-            # as long as before in the direction in which the chart has become narrower most
-            ratio = np.linalg.norm(np.linalg.solve(found.scale, scale[k]), 2)
-            step_size[k] = max(step_size[k], min(step_size[k] * ratio, UNTRIED_STEP))
-        location[k], scale[k] = found.location, found.scale
-        bends.axis[k], bends.curve[k], bends.stretch[k] = found.axis, found.curve, found.stretch
-    if not changed:
-        return library
-    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
+        best = best_bend(charts[k], position[mode == m])
+        if best is not None:
+            found[k] = in_place_of(best, charts[k])
+    return library.with_charts([found.get(k, one) for k, one in enumerate(charts)]) if found else library
 
 
-def best_bend(now: BentChart, draws: Float[np.ndarray, "n dim"]) -> BentChart | None:
+def best_bend(now: ChartData, draws: Float[np.ndarray, "n dim"]) -> ChartData | None:
     """A bent chart that gives held-out draws enough more density than that of now, and than one Gaussian if that is
     straight; else None."""
     if len(draws) < FEWEST_DRAWS * (draws.shape[1] + 1):
         return None
     draws = draws[np.linspace(0, len(draws) - 1, min(len(draws), MAX_DRAWS_TO_BEND)).astype(int)]
     fit, held = draws[::2], draws[1::2]
-    found = fit_bend(fit, now if now.bent else None)
+    found = fit_bend(fit, now if now.warps else None)
     if found is None:
         return None
     before = [now.log_density(held).mean()]
-    if not now.bent:
+    if not now.warps:
         before.append(fit_gaussian_mixture(fit, 1).log_density(held).mean())
     gain = found.log_density(held).mean() - max(before)
-    return fit_bend(draws, found, afresh=False) if gain > (0.0 if now.bent else MIN_BEND_GAIN) else None
+    return fit_bend(draws, found, afresh=False) if gain > (0.0 if now.warps else MIN_BEND_GAIN) else None

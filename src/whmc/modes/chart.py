@@ -35,11 +35,6 @@ def whiten_rows(scale: np.ndarray, shift: Float[np.ndarray, "n dim"]) -> Float[n
     return shift / scale if scale.ndim == 1 else np.linalg.solve(scale, shift.T).T
 
 
-def unwhiten_rows(scale: np.ndarray, z: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
-    """L z of many points at once, in NumPy."""
-    return z * scale if scale.ndim == 1 else z @ scale.T
-
-
 @pytree
 class Chart:
     """One mode's coordinates."""

@@ -4,11 +4,12 @@ import dataclasses
 import warnings
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from whmc._shapes import Bool, Float
-from whmc.modes.band import BandShapes, band_product, banded_scale
+from whmc.modes.band import band_product, banded_scale
+from whmc.modes.chart_data import ChartData, locations_of, with_numbers
+from whmc.modes.layers.banded import Banded
 from whmc.modes.library import DIAGONAL_FROM, ModeLibrary
 from whmc.modes.mixture import chart_squares
 from whmc.target.rows import evaluate_rows, evaluate_slopes
@@ -251,16 +252,14 @@ def library_at(target: Target, locations: Numbers, *, diagonal: bool | None = No
             + ": these charts were regularised and will be learned from draws",
             stacklevel=3,
         )
-    library = ModeLibrary.from_charts(
-        points,
-        np.stack([one.scale for one in found]),
-        # leapfrog's energy error in D dimensions stays the same when the step goes as D^(-1/4)
-        step_size=np.full(len(points), target.dim**-0.25),
-        bends=BandShapes.of([one.coupling for one in found], target.dim),
-    )
+    scales = [one.scale if one.coupling is None else Banded.of(one.scale, one.coupling) for one in found]
+    # leapfrog's energy error in D dimensions stays the same when the step goes as D^(-1/4)
+    steps = {"step_size": target.dim**-0.25}
+    charts = [ChartData.of(*two, **steps, mode=k) for k, two in enumerate(zip(points, scales, strict=True))]
+    laplace = heights + np.array([float(one.scale.log_det) for one in charts])
+    library = ModeLibrary.of(with_numbers(charts, log_weight=laplace))
     _require_distinct(library)
-    laplace = heights + np.asarray(library.log_det)
-    return dataclasses.replace(library, log_weight=jnp.asarray(laplace - np.logaddexp.reduce(laplace)))
+    return library
 
 
 def spread(target: Target, locations: Float[np.ndarray, "size dim"]) -> float:
@@ -291,7 +290,7 @@ def _require_support(locations: Float[np.ndarray, "size dim"], known: Evaluation
 
 
 def _require_distinct(library: ModeLibrary) -> None:
-    squares = chart_squares(library, library.charts().location)
+    squares = chart_squares(library, locations_of(library.charts()))
     for k in range(1, len(squares)):
         distances = np.sqrt(squares[k, :k])
         if np.min(distances) < SAME_LOCATION_SD:

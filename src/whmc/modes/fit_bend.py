@@ -18,13 +18,17 @@ for B and C are at their best, and r is at right angles to v and to every column
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
 from whmc._shapes import Float
 from whmc.minimise import minimise
-from whmc.modes.bend import REACH, BendShapes
-from whmc.modes.library import ModeLibrary
+from whmc.modes.chart_data import ChartData
+from whmc.modes.layers.bend import Bend
+from whmc.modes.layers.layer import REACH
+from whmc.modes.layers.places import Shift
+from whmc.modes.layers.scales import Dense
 
 STEEPEST = 1.5
 """Largest stretch: over one standard deviation along the bend the width changes by e^1.5 at most."""
@@ -45,42 +49,9 @@ TOLERANCE = 1e-3
 """Change of direction and height at which a climb ends: far below what the draws tell."""
 
 
-@dataclasses.dataclass(frozen=True)
-class BentChart:
-    """A bent chart: location, scale, and the bend's v, b and a in whitened coordinates."""
-
-    location: Float[np.ndarray, " dim"]
-    scale: Float[np.ndarray, "dim dim"]
-    axis: Float[np.ndarray, " dim"]
-    curve: Float[np.ndarray, " dim"]
-    stretch: float
-
-    @classmethod
-    def of(cls, library: ModeLibrary, k: int) -> "BentChart":
-        """Chart k of a library."""
-        bend = library.bends().rows(k)
-        charts = library.charts()
-        return cls(charts.location[k], charts.scale[k], bend.axis, bend.curve, float(bend.stretch))
-
-    @property
-    def bent(self) -> bool:
-        return bool(np.any(self.axis != 0))
-
-    @property
-    def bends(self) -> BendShapes:
-        return BendShapes(self.axis[None], self.curve[None], np.array([self.stretch]))
-
-    def log_density(self, draws: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
-        """That of the chart with a Gaussian base."""
-        z = np.linalg.solve(self.scale, (draws - self.location).T).T
-        x, log_volume = self.bends.straighten(0, z)
-        log_det = np.sum(np.log(np.diagonal(self.scale)))
-        return -0.5 * np.sum(x**2, axis=1) - log_volume - log_det - 0.5 * z.shape[1] * np.log(2 * np.pi)
-
-
 def fit_bend(
-    draws: Float[np.ndarray, "n dim"], near: BentChart | None = None, *, afresh: bool = True
-) -> BentChart | None:
+    draws: Float[np.ndarray, "n dim"], near: ChartData | None = None, *, afresh: bool = True
+) -> ChartData | None:
     """The bent chart that makes the draws most likely; None where nothing is bent, or the draws lie in a plane.
 
     near: a chart whose bend may be about right. afresh: looks for others too.
@@ -135,13 +106,14 @@ class _Fit:
         slope_a = float(np.mean(c * (dim - 1 - q)))
         return cls(v, a, curve, covariance, float(height), slope_v - (slope_v @ v) * v, slope_a)
 
-    def chart(self, location: Float[np.ndarray, " dim"], scale: Float[np.ndarray, "dim dim"]) -> BentChart:
+    def chart(self, location: Float[np.ndarray, " dim"], scale: Float[np.ndarray, "dim dim"]) -> ChartData:
         """In the coordinates of the draws, which `location` and `scale` have whitened. What is linear goes into the
         scale."""
         along = self.v + self.curve[1]
         factor = scale @ np.linalg.cholesky(np.outer(along, along) + self.covariance)
         axis, curve = (np.linalg.solve(factor, scale @ part) for part in (along, self.curve[2]))
-        return BentChart(location + scale @ self.curve[0], factor, axis, curve, self.a)
+        bend = Bend.of(axis, curve, np.asarray(self.a))
+        return ChartData(Shift(location + scale @ self.curve[0]), Dense.of(factor), (bend,))
 
 
 def _climb(starts: list[tuple[Float[np.ndarray, " dim"], float]], z: Float[np.ndarray, "n dim"]) -> _Fit:
@@ -177,11 +149,12 @@ def _starts(z: Float[np.ndarray, "n dim"]) -> list[tuple[Float[np.ndarray, " dim
     return [(tried[n][1], tried[n][0][1]) for n in order.tolist() if tried[n][0][0] < -LEAST_START_GAIN]
 
 
-def _direction(near: BentChart, scale: Float[np.ndarray, "dim dim"]) -> tuple[Float[np.ndarray, " dim"], float]:
+def _direction(near: ChartData, scale: Float[np.ndarray, "dim dim"]) -> tuple[Float[np.ndarray, " dim"], float]:
     """The direction and the stretch of a chart in coordinates that another scale has whitened."""
-    slope = scale.T @ np.linalg.solve(near.scale.T, near.axis)
+    bend: Any = near.warp(Bend)
+    slope = scale.T @ near.scale.pushed(bend.axis[None], bend.axis[None])[0]
     length = float(np.linalg.norm(slope))
-    return slope / length, float(np.clip(near.stretch * length, -STEEPEST, STEEPEST))
+    return slope / length, float(np.clip(bend.stretch * length, -STEEPEST, STEEPEST))
 
 
 def _directions(z: Float[np.ndarray, "n dim"]) -> list[Float[np.ndarray, " dim"]]:

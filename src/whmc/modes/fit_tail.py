@@ -9,13 +9,13 @@ and some lengths around it. Directions stay those of the chart, so that 3 D numb
 """
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from whmc._shapes import Float
-from whmc.modes.library import ModeLibrary
-from whmc.modes.tail import TailShapes, log_density_of, stretched
+from whmc.modes.chart_data import ChartData
+from whmc.modes.layers.scales import Scale
+from whmc.modes.layers.tails import AbstractTail, Tail
 
 HEAVINESS = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.33, 0.4, 0.5)
 """Values of h that are tried: one over the degrees of freedom."""
@@ -31,40 +31,18 @@ PSEUDO_DRAWS = 200.0
 draws would leave q without reach in its direction; where draws are many, they decide."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TailChart:
-    """A chart with tails: location, scale, and h of each whitened coordinate."""
-
-    location: Float[np.ndarray, " dim"]
-    scale: Float[np.ndarray, "dim dim"]
-    heaviness: Float[np.ndarray, " dim"]
-
-    @classmethod
-    def of(cls, library: ModeLibrary, k: int) -> "TailChart":
-        """Chart k of a library with tails, or of one without."""
-        charts, shapes = library.charts(), library.shapes()
-        heaviness = shapes.heaviness[k] if isinstance(shapes, TailShapes) else np.zeros(library.dim)
-        return cls(charts.location[k], charts.scale[k], heaviness)
-
-    def log_density(self, draws: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
-        """That of the chart with a Gaussian base."""
-        z = np.linalg.solve(self.scale, (draws - self.location).T).T
-        x, log_volume = TailShapes(self.heaviness[None]).straighten(0, z)
-        log_det = np.sum(np.log(np.diagonal(self.scale)))
-        return -0.5 * np.sum(x**2, axis=1) - log_volume - log_det - 0.5 * z.shape[1] * np.log(2 * np.pi)
-
-
-def quartile_of(h: Any) -> Any:
+def quartile_of(heaviness: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """z(c)/c: what tails do to the middle half of the draws."""
-    return stretched(h, QUARTILE) / QUARTILE
+    x = np.full(len(heaviness), QUARTILE)
+    return np.asarray(Tail.of(heaviness, len(heaviness)).forward(x)[0] / QUARTILE)
 
 
-def fit_tail(chart: TailChart, draws: Float[np.ndarray, "n dim"]) -> TailChart | None:
+def fit_tail(chart: ChartData, draws: Float[np.ndarray, "n dim"]) -> ChartData | None:
     """The chart with middles, scales and tails of its own coordinates that make these draws likely.
 
     None where half of the draws agree in a coordinate: chains that do not move tell nothing of tails.
     """
-    z = np.linalg.solve(chart.scale, (draws - chart.location).T).T
+    z = np.asarray(chart.scale.inverse(draws - chart.location)[0])
     middle = np.median(z, axis=0)
     half = np.median(np.abs(z - middle), axis=0) / QUARTILE
     if not np.all(half > 0):
@@ -77,27 +55,41 @@ def fit_tail(chart: TailChart, draws: Float[np.ndarray, "n dim"]) -> TailChart |
     # without a tail a coordinate has its moments
     shift = np.where(heaviness > 0, middle, z.mean(axis=0))
     size = np.where(heaviness > 0, tried[pick, own], z.std(axis=0))
-    return TailChart(chart.location + chart.scale @ shift, chart.scale * size, heaviness)
+    return _tailed(chart, chart.location + chart.scale.forward(shift)[0], chart.scale.resized(size), heaviness)
 
 
 def _best_size(
     z: Float[np.ndarray, "n dim"], half: Float[np.ndarray, " dim"], h: float
 ) -> tuple[Float[np.ndarray, " dim"], Float[np.ndarray, " dim"]]:
     """The mean log density of each coordinate with tails h at its best scale, and that scale."""
-    tried = [factor * half / quartile_of(h) for factor in SIZES]
-    height = np.array([log_density_of(z / one, h).mean(axis=0) - np.log(one) for one in tried])
+    tail, tried = Tail.of(np.array([h]), 1), [factor * half / quartile_of(np.array([h])) for factor in SIZES]
+    height = np.array([_log_density(tail, z / one).mean(axis=0) - np.log(one) for one in tried])
     pick = np.argmax(height, axis=0)[None]
     return np.take_along_axis(height, pick, 0)[0], np.take_along_axis(np.array(tried), pick, 0)[0]
+
+
+def _log_density(tail: AbstractTail, z: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+    """Of each coordinate alone, from a standard Gaussian x."""
+    x, log_volume = tail.inverse(z[..., None])
+    return np.asarray(-0.5 * x[..., 0] ** 2 - log_volume - 0.5 * np.log(2 * np.pi))
 
 
 FEWEST_TO_RESIZE = 10
 """Draws from which on they tell the size of a chart that borrows its tails."""
 
 
-def borrow_tail(chart: TailChart, draws: Float[np.ndarray, "n dim"], heaviness: Float[np.ndarray, " dim"]) -> TailChart:
+def borrow_tail(chart: ChartData, draws: Float[np.ndarray, "n dim"], heaviness: Float[np.ndarray, " dim"]) -> ChartData:
     """The chart with tails of other charts; its size is that of the middle half of its draws, if there are enough."""
     factor = 0.0
     if len(draws) >= FEWEST_TO_RESIZE:
-        z = np.linalg.solve(chart.scale, (draws - chart.location).T).T
+        z = chart.scale.inverse(draws - chart.location)[0]
         factor = float(np.median(np.abs(z) / quartile_of(heaviness))) / QUARTILE
-    return TailChart(chart.location, chart.scale * (factor if factor > 0 else 1.0), heaviness)
+    return _tailed(chart, chart.location, chart.scale.resized(factor if factor > 0 else 1.0), heaviness)
+
+
+def _tailed(
+    chart: ChartData, location: Float[np.ndarray, " dim"], scale: Scale, heaviness: Float[np.ndarray, " dim"]
+) -> ChartData:
+    """The chart with another place and scale, and these tails if there are any."""
+    warps = (Tail.of(heaviness, chart.dim),) if np.any(heaviness) else ()
+    return dataclasses.replace(chart.moved(location, scale), warps=warps)

@@ -13,18 +13,35 @@ one Gaussian of the whole mode. The others tell its shape.
 """
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any, cast
 
 import jax
 import numpy as np
 
 from whmc._pytree import pytree
 from whmc._shapes import Array, Bool, Float, Int
-from whmc.modes.band import Band, Bands, BandShapes
-from whmc.modes.bend import Bend, Bends, BendShapes
+from whmc.modes.band import Band, Bands
+from whmc.modes.bend import Bend, Bends
 from whmc.modes.chart import Chart, row
-from whmc.modes.require import require_bands, require_bends, require_charts, require_tails
-from whmc.modes.tail import Tail, Tails, TailShapes
+from whmc.modes.chart_data import (
+    ChartData,
+    like,
+    locations_of,
+    log_weights_of,
+    scale_rows,
+    stacked_scales,
+    step_sizes_of,
+)
+from whmc.modes.layers.banded import Banded
+from whmc.modes.layers.bend import Bend as BendLayer
+from whmc.modes.layers.layer import Layer
+from whmc.modes.layers.places import Shift
+from whmc.modes.layers.scales import Dense, Diagonal, Scale
+from whmc.modes.layers.tails import Tail as TailLayer
+from whmc.modes.require import require_dof
+from whmc.modes.tail import Tail, Tails
 from whmc.target.target import Numbers
 
 DIAGONAL_FROM = 1000
@@ -33,15 +50,6 @@ covariance could not be learned from the draws of a warm-up anyway."""
 
 WEIGHT_FLOOR = 0.01
 """No mode gets less than this share of an equal weight, so that none is ever given up for good."""
-
-
-class Charts(NamedTuple):
-    """The charts in use, as NumPy copies."""
-
-    location: Float[np.ndarray, "size dim"]
-    scale: Float[np.ndarray, "size dim dim"] | Float[np.ndarray, "size dim"]
-    log_weight: Float[np.ndarray, " size"]
-    step_size: Float[np.ndarray, " size"]
 
 
 @pytree
@@ -71,53 +79,86 @@ class ModeLibrary:
         mode: Numbers | None = None,
         capacity: int | None = None,
         dof: float = np.inf,
-        bends: BendShapes | BandShapes | TailShapes | None = None,
     ) -> "ModeLibrary":
         """A library of charts: locations (K, D), scales (K, D, D) lower triangular or (K, D) diagonal.
 
         Weights (equal unless given) are made to sum to one. `mode`: the mode of each chart, counted from zero; unless
-        given every chart is a mode of its own. `bends`: those of the charts, or the bands of diagonal ones; None: all
-        are straight, and stay so.
+        given every chart is a mode of its own. `of` makes libraries of charts with bends, tails and bands.
         """
         locations, scales = np.asarray(location, float), np.asarray(scale, float)
         size, dim = locations.shape
         if scales.shape not in ((size, dim), (size, dim, dim)):
             raise ValueError(f"scale has shape {scales.shape}: give ({size}, {dim}) or ({size}, {dim}, {dim})")
+        for name, values in (("log_weight", log_weight), ("step_size", step_size)):
+            if values is not None and np.shape(values) != (size,):
+                raise ValueError(f"{name} must be {size} finite numbers, one for each chart, got {values!r}")
+        modes = np.arange(size) if mode is None else np.asarray(mode)
+        if modes.shape != (size,):
+            raise ValueError(f"mode must name the mode of each of {size} charts, counted from zero, got {mode!r}")
+        log_weights = np.zeros(size) if log_weight is None else np.asarray(log_weight, float)
+        step_sizes = np.ones(size) if step_size is None else np.asarray(step_size, float)
+        if size == 0:
+            return cls.empty(dim, capacity=0 if capacity is None else capacity, diagonal=scales.ndim == 2, dof=dof)
+        parts = zip(locations, scales, log_weights, step_sizes, modes.tolist(), strict=True)
+        charts = [ChartData.of(*two, log_weight=weight, step_size=step, mode=n) for *two, weight, step, n in parts]
+        return cls.of(charts, capacity, dof=dof)
+
+    @classmethod
+    def of(
+        cls,
+        charts: Sequence[ChartData],
+        capacity: int | None = None,
+        *,
+        dof: float = np.inf,
+        kinds: Iterable[type[Layer]] = (),
+    ) -> "ModeLibrary":
+        """A library of charts, whose weights are made to sum to one. `ChartData.of` checks charts from outside.
+
+        kinds: warps that what is compiled for the library is to know, besides those that its charts have. A library
+        has bends or tails, and not both.
+        """
+        if not charts:
+            raise ValueError("of no charts a library cannot know its dimension: take ModeLibrary.empty(dim)")
+        return cls._filled(charts, type(charts[0].scale), charts[0].dim, capacity, dof, kinds)
+
+    @classmethod
+    def _filled(
+        cls,
+        charts: Sequence[ChartData],
+        scale: type[Scale],
+        dim: int,
+        capacity: int | None,
+        dof: float,
+        kinds: Iterable[type[Layer]],
+    ) -> "ModeLibrary":
+        """A library of these charts, and of unused places up to its capacity."""
+        size = len(charts)
         capacity = size if capacity is None else capacity
         if capacity < max(size, 1):
             raise ValueError(f"capacity is {capacity}: it must hold {max(size, 1)} charts")
-        diagonal = scales.ndim == 2
-        require_charts(locations, scales, log_weight, step_size, dof)
-        unit = np.ones(dim) if diagonal else np.eye(dim)
-        scales = _padded(scales, capacity, unit)
-        sd = scales if diagonal else np.diagonal(scales, axis1=1, axis2=2)
-        log_weights = np.zeros(size) if log_weight is None else np.asarray(log_weight, float)
-        if size:
-            log_weights = log_weights - np.logaddexp.reduce(log_weights)
-        step_sizes = np.ones(size) if step_size is None else np.asarray(step_size, float)
-        modes = np.arange(size) if mode is None else np.asarray(mode)
-        if modes.shape != (size,) or set(modes.tolist()) != set(range(len(set(modes.tolist())))):
-            raise ValueError(f"mode must name the mode of each of {size} charts, counted from zero, got {mode!r}")
-        inverse = 1 / scales if diagonal else np.tril(np.linalg.inv(scales))
-        bend: Bends | Bands | Tails | None = None
-        if isinstance(bends, BandShapes):
-            require_bands(bends, size, dim, diagonal)
-            bend = Bands.of(BandShapes(_padded(bends.coupling, capacity, 0.0)), scales)
-        elif isinstance(bends, TailShapes):
-            require_tails(bends, size, dim, diagonal)
-            bend = Tails.of(TailShapes(_padded(bends.heaviness, capacity, 0.0)))
-        elif bends is not None:
-            require_bends(bends, size, dim, diagonal)
-            bend = Bends.of(BendShapes(*(_padded(rows, capacity, 0.0) for rows in bends.squared())), scales, inverse)
+        require_dof(dof)
+        modes = [one.mode for one in charts]
+        if set(modes) != set(range(len(set(modes)))):
+            raise ValueError(f"mode must name the mode of each of {size} charts, counted from zero, got {modes}")
+        spare = ChartData(Shift.identity(dim), cast(Scale, scale.identity(dim)), log_weight=-np.inf)
+        full = [*charts, *[spare] * (capacity - size)]
+        scales: Any = stacked_scales([one.scale for one in full])
+        dense, rows = isinstance(scales, Dense), scale_rows(scales)
+        inverse = np.asarray(scales.inverse_matrix) if dense else 1 / rows
+        bend: Bends | Bands | Tails | None = Bands.of(scales) if isinstance(scales, Banded) else None
+        known = {type(warp) for one in charts for warp in one.warps} | set(kinds)
+        if known:
+            bend = _stacked_warps(full, known, rows, inverse)
+        log_weight = log_weights_of(full)
         arrays = {
-            "location": _padded(locations, capacity, 0.0),
-            "scale": scales,
+            "location": locations_of(full),
+            "scale": rows,
             "inverse_scale": inverse,
-            "covariance": scales**2 if diagonal else scales @ np.swapaxes(scales, 1, 2),
-            "log_det": np.sum(np.log(sd), axis=1),
-            "log_weight": _padded(log_weights, capacity, -np.inf),
-            "step_size": _padded(step_sizes, capacity, 1.0),
-            "mode": _padded(modes, capacity, 0).astype(int),
+            "covariance": rows @ np.swapaxes(rows, 1, 2) if dense else rows**2,
+            "log_det": np.asarray(scales.log_det),
+            "log_weight": log_weight - np.logaddexp.reduce(log_weight) if charts else log_weight,
+            "step_size": step_sizes_of(full),
+            "mode": np.array([one.mode for one in full], int),
             "dof": np.asarray(dof, float),
         }
         # device_put and not jnp.asarray, which compiles something for every shape; and all at once, which is quicker
@@ -127,8 +168,7 @@ class ModeLibrary:
     def empty(cls, dim: int, *, capacity: int = 1, diagonal: bool | None = None, dof: float = np.inf) -> "ModeLibrary":
         """No charts yet, room for `capacity`. Diagonal scales from dim 1000 on, unless told."""
         diagonal = dim >= DIAGONAL_FROM if diagonal is None else diagonal
-        scale = np.zeros((0, dim) if diagonal else (0, dim, dim))
-        return cls.from_charts(np.zeros((0, dim)), scale, capacity=capacity, dof=dof)
+        return cls._filled([], Diagonal if diagonal else Dense, dim, capacity, dof, ())
 
     @property
     def capacity(self) -> int:
@@ -170,7 +210,7 @@ class ModeLibrary:
 
     def mode_weights(self) -> Float[np.ndarray, " modes"]:
         """The weights of the modes, those of their charts together. Not under jit."""
-        return np.bincount(self.mode_of, np.exp(self.charts().log_weight), self.num_modes)
+        return np.bincount(self.mode_of, np.exp(log_weights_of(self.charts())), self.num_modes)
 
     def shares(self) -> Float[np.ndarray, " modes"]:
         """The weights of the modes, without the floor that keeps each of them in play. Not under jit."""
@@ -198,44 +238,15 @@ class ModeLibrary:
             return Tail(*(row(part, label) for part in (self.bend.heaviness, self.scale, self.inverse_scale)))
         return None if self.bend is None else Bend(row(self.bend.rows, label))
 
-    def coupling_of(self, k: int) -> Float[np.ndarray, "width dim"] | None:
-        """The couplings of chart k to its neighbours, if the library has bands. Not under jit."""
-        return np.array(np.asarray(self.bend.coupling)[k], float) if isinstance(self.bend, Bands) else None
-
-    def bendable(self) -> "ModeLibrary":
-        """The same charts in a library that knows bends."""
-        if self.bend is not None:
-            return self
-        location, scale, log_weight, step_size = self.charts()
-        bends = BendShapes.straight(self.size, self.dim)
-        return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=bends)
-
     @property
     def straight(self) -> "ModeLibrary":
         """The same charts without their bends or bands."""
         return dataclasses.replace(self, bend=None)
 
-    def shapes(self) -> BendShapes | BandShapes | TailShapes | None:
-        """The bends or the bands of the charts in use, as NumPy copies. Not under jit."""
-        if isinstance(self.bend, Bands):
-            return BandShapes(np.array(self.bend.coupling, float)[: self.size])
-        if isinstance(self.bend, Tails):
-            return TailShapes(np.array(self.bend.heaviness, float)[: self.size])
-        return None if self.bend is None else self.bends()
-
-    def bends(self) -> BendShapes:
-        """The bends of the charts in use, as NumPy copies. Not under jit."""
-        size = self.size
-        if not isinstance(self.bend, Bends):
-            return BendShapes.straight(size, self.dim)
-        rows = (self.bend.axis, self.bend.curve, self.bend.stretch)
-        return BendShapes(*(np.array(part, float)[:size] for part in rows)).squared()
-
     @property
     def bent(self) -> Bool[np.ndarray, " size"]:
         """Whether each chart in use is bent. Not under jit."""
-        shapes = self.shapes()
-        return np.zeros(self.size, bool) if shapes is None else shapes.curved
+        return np.array([bool(one.warps) for one in self._charts], bool)
 
     def whiten(self, label: Int[Array, ""] | int, position: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """x of theta in chart k; L_k^{-1} (theta - mu_k) where it is straight."""
@@ -246,49 +257,20 @@ class ModeLibrary:
         return self.chart(label).unwhiten(x)
 
     def add(
-        self,
-        location: Numbers,
-        scale: Numbers,
-        *,
-        log_weight: float = 0.0,
-        step_size: float = 1.0,
-        coupling: Float[np.ndarray, "width dim"] | None = None,
+        self, location: Numbers, scale: Numbers | Scale, *, log_weight: float = 0.0, step_size: float = 1.0
     ) -> "ModeLibrary":
-        """A library with one chart more; the capacity doubles when it is full. `coupling`: of a chart with a band."""
-        size = self.size
-        capacity = self.capacity if size < self.capacity else 2 * self.capacity
-
-        def with_row(rows: np.ndarray, row: Numbers) -> np.ndarray:
-            return np.concatenate([rows, np.asarray(row, float)[None]])
-
-        locations, scales, log_weights, step_sizes = self.charts()
-        return self.with_charts(
-            with_row(locations, location),
-            with_row(scales, scale),
-            log_weight=with_row(log_weights, log_weight),
-            step_size=with_row(step_sizes, step_size),
-            mode=np.append(self.mode_of, self.num_modes),
-            capacity=capacity,
-            bends=self._bends_and(coupling),
-        )
-
-    def _bends_and(
-        self, coupling: Float[np.ndarray, "width dim"] | None
-    ) -> BendShapes | BandShapes | TailShapes | None:
-        """The bends or bands of all charts and of one more, straight or with this coupling."""
-        shapes = self.shapes()
-        if isinstance(shapes, BendShapes | TailShapes):
-            return shapes.with_straight(1)
-        return BandShapes.of([*map(self.coupling_of, range(self.size)), coupling], self.dim)
+        """A library with one chart more; the capacity doubles when it is full."""
+        new = ChartData.of(location, scale, log_weight=log_weight, step_size=step_size, mode=self.num_modes)
+        capacity = self.capacity if self.size < self.capacity else 2 * self.capacity
+        return self.with_charts([*self.charts(), new], capacity=capacity)
 
     def drop(self, label: int) -> "ModeLibrary":
         """A library without chart `label`; later charts move down by one."""
         self._require(label)
-        location, scale, log_weight, step_size = (np.delete(rows, label, axis=0) for rows in self.charts())
-        mode = np.unique(np.delete(self.mode_of, label), return_inverse=True)[1]  # counted anew where one is gone
-        shapes = self.shapes()
-        bends = None if shapes is None else shapes.rows(np.arange(self.size) != label)
-        return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=mode, bends=bends)
+        charts = self.charts()
+        del charts[label]
+        modes = sorted({one.mode for one in charts})  # counted anew where one is gone
+        return self.with_charts([dataclasses.replace(one, mode=modes.index(one.mode)) for one in charts])
 
     def merge(self, first: int, second: int) -> "ModeLibrary":
         """Charts `first` and `second` become one, in the place of `first`, with the moments of their mixture.
@@ -299,27 +281,68 @@ class ModeLibrary:
         self._require(second)
         if first == second:
             raise ValueError(f"merge needs two charts, got {first} twice")
-        locations, scales, log_weights, step_sizes = self.charts()
-        pair = [first, second]
-        log_sum = np.logaddexp.reduce(log_weights[pair])
-        shares = np.exp(log_weights[pair] - log_sum)
-        gap = locations[first] - locations[second]
+        charts = self.charts()
+        pair = [charts[first], charts[second]]
+        log_sum = np.logaddexp.reduce(log_weights_of(pair))
+        shares = np.exp(log_weights_of(pair) - log_sum)
+        gap = pair[0].location - pair[1].location
         between = np.prod(shares) * (gap**2 if self.diagonal else np.outer(gap, gap))
-        covariance = np.tensordot(shares, np.asarray(self.covariance)[pair], 1) + between
-        locations[first] = shares @ locations[pair]
-        scales[first] = np.sqrt(covariance) if self.diagonal else np.linalg.cholesky(covariance)
-        log_weights[first] = log_sum
-        step_sizes[first] = np.min(step_sizes[pair])
-        shapes = self.shapes()
-        bends = None if shapes is None else shapes.merged_at(first)
-        merged = self.with_charts(locations, scales, log_weight=log_weights, step_size=step_sizes, bends=bends)
-        return merged.drop(second)
+        covariance = np.tensordot(shares, np.asarray(self.covariance)[[first, second]], 1) + between
+        charts[first] = ChartData(
+            Shift(shares @ locations_of(pair)),
+            like(pair[0].scale, np.sqrt(covariance) if self.diagonal else np.linalg.cholesky(covariance)),
+            log_weight=float(log_sum),
+            step_size=float(np.min(step_sizes_of(pair))),
+            mode=pair[0].mode,
+        )
+        return self.with_charts(charts).drop(second)
 
-    def charts(self) -> Charts:
-        """The charts in use, as NumPy copies. Not under jit."""
+    def charts(self) -> list[ChartData]:
+        """The charts in use, on the host. Not under jit."""
+        return list(self._charts)
+
+    @cached_property
+    def _charts(self) -> tuple[ChartData, ...]:
         size = self.size
-        rows = (self.location, self.scale, self.log_weight, self.step_size)
-        return Charts(*(np.array(row, float)[:size] for row in rows))
+        names = ("location", "log_weight", "step_size")
+        location, log_weight, step_size = (np.asarray(getattr(self, name), float)[:size] for name in names)
+        numbers = zip(location, self._scales(), self._warps(), log_weight, step_size, self.mode_of, strict=True)
+        return tuple(
+            ChartData(Shift(place), scale, warps, float(weight), float(step), int(mode))
+            for place, scale, warps, weight, step, mode in numbers
+        )
+
+    def _scales(self) -> list[Scale]:
+        """Those of the charts in use, as layers."""
+        rows = np.asarray(self.scale, float)[: self.size]
+        if isinstance(self.bend, Bands):
+            return [Banded.of(*pair) for pair in zip(rows, np.asarray(self.bend.coupling, float), strict=False)]
+        if self.diagonal:
+            return [Diagonal.of(sd) for sd in rows]
+        exact = self.inverse_scale.dtype == rows.dtype  # in single precision the inverses have been rounded too
+        inverse = np.asarray(self.inverse_scale)[: self.size] if exact else np.tril(np.linalg.inv(rows))
+        log_det = np.sum(np.log(np.diagonal(rows, axis1=1, axis2=2)), axis=1)
+        return [Dense(*parts) for parts in zip(rows, inverse, log_det, strict=True)]
+
+    def _warps(self) -> list[tuple[Layer, ...]]:
+        """Those of the charts in use: none where a chart is straight."""
+        if isinstance(self.bend, Bends):
+            axis, curve, stretch = (
+                np.asarray(getattr(self.bend, name), float) for name in ("axis", "curve", "stretch")
+            )
+            bends = [BendLayer.of(axis[k], curve[k], stretch[k, ...]) for k in range(self.size)]
+            return [(one,) if np.any(one.axis) else () for one in bends]
+        if isinstance(self.bend, Tails):
+            heaviness = np.asarray(self.bend.heaviness, float)[: self.size]
+            return [(TailLayer.of(one, self.dim),) if np.any(one) else () for one in heaviness]
+        return [()] * self.size
+
+    @property
+    def kinds(self) -> tuple[type[Layer], ...]:
+        """Warps that what is compiled for this library knows."""
+        if isinstance(self.bend, Bends):
+            return (BendLayer,)
+        return (TailLayer,) if isinstance(self.bend, Tails) else ()
 
     def of_modes(self, mode: Int[np.ndarray, " size"]) -> "ModeLibrary":
         """The same charts, of other modes. Not under jit."""
@@ -329,35 +352,29 @@ class ModeLibrary:
 
     def rebuilt(self) -> "ModeLibrary":
         """The same charts, checked again and in the dtype in force."""
-        return self.padded(self.capacity)
+        return self.with_charts([one.checked() for one in self.charts()])
 
     def padded(self, capacity: int) -> "ModeLibrary":
         """The same charts in a library with this much room."""
-        location, scale, log_weight, step_size = self.charts()
-        return self.with_charts(location, scale, log_weight=log_weight, step_size=step_size, capacity=capacity)
+        return self.with_charts(self.charts(), capacity=capacity)
 
     def with_charts(
         self,
-        location: Numbers,
-        scale: Numbers,
+        charts: Sequence[ChartData],
         *,
-        log_weight: Numbers,
-        step_size: Numbers,
-        mode: Numbers | None = None,
         capacity: int | None = None,
         dof: float | None = None,
-        bends: BendShapes | BandShapes | TailShapes | None = None,
+        kinds: Iterable[type[Layer]] = (),
     ) -> "ModeLibrary":
-        """Other charts in a library like this one: of the same modes, bends, capacity and base unless told."""
-        return ModeLibrary.from_charts(
-            location,
+        """Other charts in a library like this one: of the same capacity and base unless told, and these warps more."""
+        scale = type(charts[0].scale) if charts else Diagonal if self.diagonal else Dense
+        return self._filled(
+            charts,
             scale,
-            log_weight=log_weight,
-            step_size=step_size,
-            mode=self.mode_of if mode is None else mode,
-            capacity=self.capacity if capacity is None else capacity,
-            dof=float(self.dof) if dof is None else dof,
-            bends=self.shapes() if bends is None else bends,
+            self.dim,
+            self.capacity if capacity is None else capacity,
+            float(self.dof) if dof is None else dof,
+            {*self.kinds, *kinds},
         )
 
     def _require(self, label: int) -> None:
@@ -365,6 +382,16 @@ class ModeLibrary:
             raise IndexError(f"there is no chart {label}: the library holds {self.size}")
 
 
-def _padded(rows: np.ndarray, capacity: int, filler: Numbers) -> np.ndarray:
-    spare = np.broadcast_to(filler, (capacity - len(rows), *rows.shape[1:]))
-    return np.concatenate([rows, spare])
+def _stacked_warps(
+    charts: Sequence[ChartData], kinds: set[type[Layer]], scale: np.ndarray, inverse: np.ndarray
+) -> Bends | Tails:
+    """Those of all charts in one, as kernels need them."""
+    if kinds not in ({BendLayer}, {TailLayer}):
+        raise ValueError(f"charts of a library have bends or tails, got {sorted(kind.__name__ for kind in kinds)}")
+    if scale.ndim == 2:
+        raise ValueError("charts with diagonal scales have no bends and no tails of their own: give scales (K, D, D)")
+    (kind,) = kinds
+    warps: Any = kind.stacked([one.warp(kind) for one in charts])
+    if kind is TailLayer:
+        return Tails(jax.device_put(warps.heaviness))
+    return Bends.of(BendLayer.of(warps.axis, warps.curve, warps.stretch), scale, inverse)

@@ -133,20 +133,15 @@ def chart_squares(
 
 def _squares_and_volumes(
     library: ModeLibrary, position: Float[np.ndarray, "n dim"], charts: Int[np.ndarray, " some"] | None
-) -> tuple[Float[np.ndarray, "some n"], Float[np.ndarray, "some n"] | float]:
-    """|x_k|², and by how much log|d theta/d x_k| exceeds log|L_k|."""
-    inverse, locations = np.asarray(library.inverse_scale), np.asarray(library.location)
-    numbers = range(library.size) if charts is None else charts.tolist()
-    squares = np.empty((len(numbers), len(position)))
-    bends = library.shapes()
-    volumes = None if bends is None else np.zeros_like(squares)
-    for n, k in enumerate(numbers):
-        shift = position - locations[k]
-        z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
-        if bends is not None and volumes is not None:
-            z, volumes[n] = bends.straighten(k, z)
-        np.einsum("nd,nd->n", z, z, out=squares[n])
-    return squares, 0.0 if volumes is None else volumes
+) -> tuple[Float[np.ndarray, "some n"], Float[np.ndarray, "some n"]]:
+    """|x_k|² and log|d theta/d x_k|."""
+    every = library.charts()
+    chosen = every if charts is None else [every[k] for k in charts.tolist()]
+    squares, volumes = np.empty((2, len(chosen), len(position)))
+    for n, one in enumerate(chosen):
+        x, volumes[n] = one.chart.inverse(position)
+        np.einsum("nd,nd->n", x, x, out=squares[n])
+    return squares, volumes
 
 
 def log_base_of(square: Float[np.ndarray, "*n"], dim: int, dof: float) -> Float[np.ndarray, "*n"]:
@@ -162,8 +157,8 @@ def log_components_of(
 ) -> Float[np.ndarray, "some n"]:
     """log(omega_k b(z_k) / |L_k|) of many points for every chart in use, or for some, in NumPy."""
     square, log_volume = _squares_and_volumes(library, position, charts)
-    height = np.asarray(library.log_weight) - np.asarray(library.log_det)
-    height = (height[: library.size] if charts is None else height[charts])[:, None]
+    log_weight = np.asarray(library.log_weight)
+    height = (log_weight[: library.size] if charts is None else log_weight[charts])[:, None]
     return log_base_of(square, library.dim, float(library.dof)) + height - log_volume
 
 

@@ -1,9 +1,15 @@
 """Charts that describe the same mode merged, heavy tails met. All NumPy."""
 
+import dataclasses
+
 import numpy as np
 
 from whmc._shapes import Float, Int
-from whmc.modes.band import Bands
+from whmc.modes.chart_data import ChartData, scale_rows
+from whmc.modes.layers.banded import Banded
+from whmc.modes.layers.bend import Bend
+from whmc.modes.layers.layer import Layer
+from whmc.modes.layers.tails import Tail
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import chart_squares, log_components_of
 
@@ -52,10 +58,13 @@ def merge_duplicates(library: ModeLibrary) -> ModeLibrary:
 
 def _bhattacharyya(library: ModeLibrary, first: int, second: int) -> float:
     """(μ₁-μ₂)ᵀ Σ⁻¹ (μ₁-μ₂)/8 + log(|Σ|/√(|Σ₁||Σ₂|))/2 with Σ = (Σ₁+Σ₂)/2, of the Gaussians with the charts' scales."""
-    if np.any(library.bent[[first, second]]):
+    one, other = (library.charts()[k] for k in (first, second))
+    if one.warps or other.warps:
         return np.inf  # the Gaussians of two bananas may be the same where the bananas are not
-    if isinstance(library.bend, Bands):
-        return _banded_distance(library, library.bend, np.array([first, second]))
+    if isinstance(one.scale, Banded) and isinstance(other.scale, Banded):
+        if np.max(np.abs(one.scale.coupling - other.scale.coupling)) > SAME_COUPLING:
+            return np.inf
+        return _banded_distance(library, np.array([first, second]))
     gap = np.subtract(*np.asarray(library.location)[[first, second]])
     a, b = np.asarray(library.covariance)[[first, second]]
     mean = 0.5 * (a + b)
@@ -68,10 +77,8 @@ def _bhattacharyya(library: ModeLibrary, first: int, second: int) -> float:
     return float(0.125 * square + log_det - 0.5 * log_dets.sum())
 
 
-def _banded_distance(library: ModeLibrary, bands: Bands, pair: Int[np.ndarray, " 2"]) -> float:
-    """The same of charts with bands that are alike, by each location in the other's chart; of others it is infinite."""
-    if np.max(np.abs(np.subtract(*np.asarray(bands.coupling)[pair]))) > SAME_COUPLING:
-        return np.inf
+def _banded_distance(library: ModeLibrary, pair: Int[np.ndarray, " 2"]) -> float:
+    """The same of charts with bands that are alike, by each location in the other's chart."""
     squares = chart_squares(library, np.asarray(library.location)[pair], pair)
     variance = np.asarray(library.covariance)[pair]
     log_det = 0.5 * np.sum(np.log(variance.mean(axis=0))) - 0.25 * np.sum(np.log(variance))
@@ -116,12 +123,32 @@ def _scale_of_unit_variance(dof: float) -> float:
 
 
 def _rescaled(library: ModeLibrary, factor: float, dof: float) -> ModeLibrary:
-    location, scale, log_weight, step_size = library.charts()
-    step_size = np.minimum(step_size / factor, MAX_STEP_SIZE)
-    shapes = library.shapes()
-    bends = None if shapes is None else shapes.resized(factor)
-    scale = scale * factor
-    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, dof=dof, bends=bends)
+    return library.with_charts([_resized(one, factor) for one in library.charts()], dof=dof)
+
+
+def _resized(chart: ChartData, factor: float) -> ChartData:
+    """The chart in units of a base that is wider by 1/factor: its scale times the factor, the same bends and tails."""
+    warps: list[Layer] = []
+    for warp in chart.warps:
+        if isinstance(warp, Bend):
+            warps.append(Bend(warp.axis, np.asarray(factor * warp.curve), np.asarray(factor * warp.stretch)))
+        if isinstance(warp, Tail):
+            warps.append(Tail.of(np.asarray(factor**2 * warp.heaviness), chart.dim))
+    step_size = min(chart.step_size / factor, MAX_STEP_SIZE)
+    return dataclasses.replace(chart, scale=chart.scale.resized(factor), warps=tuple(warps), step_size=step_size)
+
+
+def in_place_of(new: ChartData, old: ChartData) -> ChartData:
+    """The new chart with the weight and the mode of the old.
+
+    Its steps are as long as before; where it is the first that is not straight, they are as long in the direction in
+    which it has become narrower most.
+    """
+    step_size = old.step_size
+    if not old.warps:
+        ratio = np.linalg.norm(np.linalg.solve(scale_rows(new.scale), scale_rows(old.scale)), 2)
+        step_size = max(step_size, min(step_size * float(ratio), UNTRIED_STEP))
+    return dataclasses.replace(new, log_weight=old.log_weight, step_size=step_size, mode=old.mode)
 
 
 def _mean_log_density(library: ModeLibrary, position: Float[np.ndarray, "n dim"]) -> float:

@@ -1,11 +1,11 @@
-"""What a library of charts takes for granted, checked before it is made; each error names the value and the remedy."""
+"""What charts take for granted, checked where one is made from outside; each error names the value and the remedy."""
 
 import numpy as np
 
-from whmc.modes.band import BandShapes
-from whmc.modes.bend import BendShapes
-from whmc.modes.tail import TailShapes
-from whmc.target.target import Numbers
+from whmc.modes.layers.banded import Banded
+from whmc.modes.layers.bend import Bend
+from whmc.modes.layers.layer import Layer
+from whmc.modes.layers.tails import AbstractTail, Tail
 
 MAX_DOF = 30
 """Degrees of freedom of a Student-t base are whole numbers up to this: its radius is then drawn from a few uniform
@@ -21,57 +21,56 @@ MAX_STRETCH = 10.0
 """Stretches of bends at most: beyond, volumes overflow."""
 
 
-def require_charts(
-    locations: np.ndarray, scales: np.ndarray, log_weight: Numbers, step_size: Numbers, dof: float
-) -> None:
-    """What whitening and its inverse take for granted; a chart may be wrong, but it must be a chart."""
-    size = len(locations)
-    if scales.ndim == 3 and np.any(np.triu(scales, 1)):
-        raise ValueError("scale must be lower triangular, such as np.linalg.cholesky(covariance)")
-    sd = scales if scales.ndim == 2 else np.diagonal(scales, axis1=1, axis2=2)
-    if not (np.all(np.isfinite(locations)) and np.all(np.isfinite(scales)) and np.all(sd > 0)):
-        raise ValueError("locations and scales must be finite, and the diagonals of the scales positive")
-    for name, values in (("log_weight", log_weight), ("step_size", step_size)):
-        if values is not None and (np.shape(values) != (size,) or not np.all(np.isfinite(np.asarray(values, float)))):
-            raise ValueError(f"{name} must be {size} finite numbers, one for each chart, got {values!r}")
-    if step_size is not None and np.any(np.asarray(step_size, float) <= 0):
-        raise ValueError(f"step_size must be positive, got {step_size!r}")
+def require_dof(dof: float) -> None:
+    """What the table of norms and the radius of a Student-t base take for granted."""
     if not (np.isposinf(dof) or (float(dof).is_integer() and 1 <= dof <= MAX_DOF)):
         raise ValueError(f"dof must be a whole number from 1 to {MAX_DOF}, or inf for a Gaussian base, got {dof}")
 
 
-def require_bends(bends: BendShapes, size: int, dim: int, diagonal: bool) -> None:
-    """What makes a bend a map with an inverse."""
-    if diagonal:
-        raise ValueError("charts with diagonal scales are not bent: give scales (K, D, D)")
-    if [rows.shape for rows in bends] != [(size, dim), (size, dim), (size,)]:
-        raise ValueError(f"bends must be those of {size} charts in {dim} dimensions")
-    if not all(np.all(np.isfinite(rows)) for rows in bends):
+def require_scale(location: np.ndarray, scale: np.ndarray) -> None:
+    """What whitening and its inverse take for granted. scale: (D, D), or standard deviations (D,)."""
+    dim = len(location)
+    if scale.shape not in ((dim,), (dim, dim)):
+        raise ValueError(f"scale has shape {scale.shape}: give ({dim},) or ({dim}, {dim})")
+    if scale.ndim == 2 and np.any(np.triu(scale, 1)):
+        raise ValueError("scale must be lower triangular, such as np.linalg.cholesky(covariance)")
+    sd = scale if scale.ndim == 1 else np.diagonal(scale)
+    if not (np.all(np.isfinite(location)) and np.all(np.isfinite(scale)) and np.all(sd > 0)):
+        raise ValueError("locations and scales must be finite, and the diagonals of the scales positive")
+
+
+def require_numbers(log_weight: float, step_size: float) -> None:
+    """What a library knows of a chart besides its map."""
+    if not np.isfinite(log_weight):
+        raise ValueError(f"log_weight must be a finite number, got {log_weight}")
+    if not (np.isfinite(step_size) and step_size > 0):
+        raise ValueError(f"step_size must be positive, got {step_size}")
+
+
+def require_layer(layer: Layer, dim: int) -> None:
+    """What makes a bend, tails or a band a map with an inverse."""
+    if isinstance(layer, Bend):
+        _require_bend(layer, dim)
+    if isinstance(layer, AbstractTail):
+        heaviness = np.asarray(layer.heaviness)
+        if not np.all((heaviness >= 0) & (heaviness <= MAX_HEAVINESS)):
+            raise ValueError(f"heaviness must be from 0 to {MAX_HEAVINESS}, got {heaviness!r}")
+    if isinstance(layer, Tail) and layer.heaviness.shape != (dim,):
+        raise ValueError(f"heaviness has shape {layer.heaviness.shape}: give ({dim},)")
+    if isinstance(layer, Banded) and (layer.coupling.shape[1:] != (dim,) or not 1 <= len(layer.coupling) < dim):
+        shape = layer.coupling.shape
+        raise ValueError(f"couplings have shape {shape}: give (width, {dim}), width from 1 to {dim - 1}")
+
+
+def _require_bend(bend: Bend, dim: int) -> None:
+    """An axis of length one, or none, and a curve at right angles to it."""
+    if (np.shape(bend.axis), np.shape(bend.curve), np.shape(bend.stretch)) != ((dim,), (dim,), ()):
+        raise ValueError(f"a bend in {dim} dimensions has an axis and a curve of this length, and one stretch")
+    if not all(np.all(np.isfinite(part)) for part in (bend.axis, bend.curve, bend.stretch)):
         raise ValueError("axes, curves and stretches of bends must be finite")
-    length, aslant = np.linalg.norm(bends.axis, axis=1), np.einsum("kd,kd->k", bends.axis, bends.curve)
-    slack = ALMOST * (1 + np.linalg.norm(bends.curve, axis=1))
-    if np.any(np.abs(length - 1)[length > 0] > ALMOST) or np.any(np.abs(aslant) > slack):
+    length, aslant = float(np.linalg.norm(bend.axis)), float(np.sum(bend.axis * bend.curve))
+    slack = ALMOST * (1 + np.linalg.norm(bend.curve))
+    if (length > 0 and abs(length - 1) > ALMOST) or abs(aslant) > slack:
         raise ValueError("the axis of a bend must have length one (zero: no bend) and be at right angles to its curve")
-    if np.any(np.abs(bends.stretch) > MAX_STRETCH):
-        raise ValueError(f"stretches of bends must be at most {MAX_STRETCH}, got {bends.stretch!r}")
-
-
-def require_bands(bands: BandShapes, size: int, dim: int, diagonal: bool) -> None:
-    """What makes a band of a chart."""
-    if not diagonal:
-        raise ValueError("charts with bands have diagonal scales: give scales (K, D)")
-    shape = bands.coupling.shape
-    if shape[::2] != (size, dim) or not 1 <= shape[1] < dim:
-        raise ValueError(f"couplings have shape {shape}: give ({size}, width, {dim}), width from 1 to {dim - 1}")
-    if not np.all(np.isfinite(bands.coupling)):
-        raise ValueError("couplings of bands must be finite")
-
-
-def require_tails(tails: TailShapes, size: int, dim: int, diagonal: bool) -> None:
-    """What makes tails of charts."""
-    if diagonal:
-        raise ValueError("charts with diagonal scales have no tails of their own: give scales (K, D, D)")
-    if tails.heaviness.shape != (size, dim):
-        raise ValueError(f"heaviness has shape {tails.heaviness.shape}: give ({size}, {dim})")
-    if not (np.all(tails.heaviness >= 0) and np.all(tails.heaviness <= MAX_HEAVINESS)):
-        raise ValueError(f"heaviness must be from 0 to {MAX_HEAVINESS}, got {tails.heaviness!r}")
+    if abs(float(bend.stretch)) > MAX_STRETCH:
+        raise ValueError(f"stretches of bends must be at most {MAX_STRETCH}, got {bend.stretch!r}")

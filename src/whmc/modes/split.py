@@ -8,17 +8,17 @@ is what more charts can gain at most, in nats a draw. Draws of a mode have the l
 those of several rounds serve together.
 """
 
+import dataclasses
+
 import numpy as np
 
 from whmc._shapes import Float, Int
-from whmc.modes.bend import BendShapes
-from whmc.modes.fit_bend import BentChart
-from whmc.modes.fit_tail import TailChart
+from whmc.modes.chart_data import ChartData, log_weights_of, scale_rows, step_sizes_of, with_numbers
 from whmc.modes.gaussian_mixture import Density, GaussianMixture, climb, fit_gaussian_mixture
+from whmc.modes.layers.scales import Dense
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
 from whmc.modes.refine import MAX_STEP_SIZE
-from whmc.modes.tail import Tails, TailShapes
 
 MIN_SPLIT_GAIN = 0.4
 """Least gain in mean log density of held-out draws, in nats a draw, for which a mode gets several charts. Jump
@@ -82,36 +82,19 @@ def fit_mixtures(
     mode = library.mode_of[logs.argmax(axis=0)]
     log_ratio = logdensity - np.logaddexp.reduce(logs, axis=0)
     room = library.capacity - library.size if grow else 0
-    charts = [np.flatnonzero(library.mode_of == m) for m in range(library.num_modes)]
+    charts = [[one for one in library.charts() if one.mode == m] for m in range(library.num_modes)]
     misfit = np.array([misfit_of(log_ratio[mode == m]) for m in range(len(charts))])
     found: dict[int, GaussianMixture] = {}
     for m in np.argsort(-misfit * np.bincount(mode, minlength=len(charts))).tolist():
-        now, home = _mixture_of(library, charts[m]), _bent_home(library, charts[m])
-        fitted = best_mixture(now, position[mode == m], float(misfit[m]), room, home)
+        now, home = _mixture_of(charts[m]), charts[m][0]
+        fitted = best_mixture(now, position[mode == m], float(misfit[m]), room, home if home.warps else None)
         if fitted is not None:
             found[m] = fitted
             room -= len(fitted.weight) - len(now.weight)
     if not found:
         return library
-    pieces = [_charts(library, charts[m], m, found.get(m)) for m in range(len(charts))]
-    location, scale, log_weight, step_size, modes = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    bends = None if library.bend is None else _homes_bent(library, modes, charts, list(found))
-    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, mode=modes, bends=bends)
-
-
-def _homes_bent(
-    library: ModeLibrary, modes: np.ndarray, charts: list[np.ndarray], changed: list[int]
-) -> BendShapes | TailShapes:
-    """The bends of charts of these modes, some of which have got new mixtures: homes keep theirs, a mixture's Gaussians
-    are straight."""
-    shapes = library.shapes()
-    assert isinstance(shapes, BendShapes | TailShapes)
-    bends = type(shapes).straight(len(modes), library.dim)
-    kept = np.flatnonzero(np.isin(modes, changed, invert=True) | (np.diff(modes, prepend=-1) != 0))
-    before = np.concatenate([mine[: 1 if m in changed else None] for m, mine in enumerate(charts)])
-    for rows, were in zip(bends, shapes, strict=True):
-        rows[kept] = were[before]
-    return bends
+    pieces = [_with_mixture(mine, found[m]) if m in found else mine for m, mine in enumerate(charts)]
+    return library.with_charts([one for mine in pieces for one in mine])
 
 
 def misfit_of(log_ratio: Float[np.ndarray, " n"]) -> float:
@@ -157,43 +140,30 @@ def best_mixture(
     return None if best is None else climb(best, draws)
 
 
-def _mixture_of(library: ModeLibrary, charts: Int[np.ndarray, " some"]) -> GaussianMixture:
+def _mixture_of(charts: list[ChartData]) -> GaussianMixture:
     """The charts of a mode besides its home, and beside that if it is bent, with weights that sum to one."""
-    location, scale, log_weight, _ = (rows[charts] for rows in library.charts())
+    home, others, log_weight = charts[0], charts[1:], log_weights_of(charts)
+    dim = home.dim
     weight = np.exp(log_weight[1:] - np.logaddexp.reduce(log_weight[1:]))
-    found, home = GaussianMixture(weight, location[1:], scale[1:]), _bent_home(library, charts)
+    mean = np.array([one.location for one in others]).reshape(-1, dim)
+    found = GaussianMixture(weight, mean, np.array([scale_rows(one.scale) for one in others]).reshape(-1, dim, dim))
     share = float(np.exp(log_weight[0] - np.logaddexp.reduce(log_weight)))
-    return found if home is None or len(weight) == 0 else found.beside(home, share)
+    return found.beside(home, share) if home.warps and others else found
 
 
-def _bent_home(library: ModeLibrary, charts: Int[np.ndarray, " some"]) -> BentChart | TailChart | None:
-    """The home of a mode with these charts, if it is bent or has tails."""
-    if not library.bent[charts[0]]:
-        return None
-    kind = TailChart if isinstance(library.bend, Tails) else BentChart
-    return kind.of(library, int(charts[0]))
-
-
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-
-
-def _charts(library: ModeLibrary, mine: np.ndarray, mode: int, mixture: GaussianMixture | None) -> Columns:
-    """Location, scale, log weight, step size and mode of a mode's charts, as they are or with a new mixture."""
-    location, scale, log_weight, step_size = (rows[mine] for rows in library.charts())
-    if mixture is None:
-        return location, scale, log_weight, step_size, np.full(len(mine), mode)
+def _with_mixture(charts: list[ChartData], mixture: GaussianMixture) -> list[ChartData]:
+    """The charts of a mode with a new mixture beside its home."""
+    home = charts[0]
     share = HOME_SHARE if mixture.home is None else mixture.home_share
     weight = np.append(share, (1 - share) * mixture.weight)
-    if len(weight) == len(mine):
-        steps = step_size  # tuned in the charts that these were fitted from
+    if len(weight) == len(charts):
+        steps = step_sizes_of(charts)  # tuned in the charts that these were fitted from
     else:
         # a step is measured in the chart's own scale: in the stiffest direction it stays as long as in the home
-        ratio = [np.linalg.norm(np.linalg.solve(factor, scale[0]), 2) for factor in mixture.factor]
-        steps = np.append(step_size[0], np.minimum(step_size[0] * np.array(ratio), MAX_STEP_SIZE))
-    return (
-        np.concatenate([location[:1], mixture.mean]),
-        np.concatenate([scale[:1], mixture.factor]),
-        np.logaddexp.reduce(log_weight) + np.log(weight),
-        steps,
-        np.full(len(weight), mode),
-    )
+        ratio = [np.linalg.norm(np.linalg.solve(factor, scale_rows(home.scale)), 2) for factor in mixture.factor]
+        steps = np.append(home.step_size, np.minimum(home.step_size * np.array(ratio), MAX_STEP_SIZE))
+    straight = dataclasses.replace(home, warps=())
+    parts = zip(mixture.mean, mixture.factor, strict=True)
+    log_weight = np.logaddexp.reduce(log_weights_of(charts)) + np.log(weight)
+    made = [home, *(straight.moved(mean, Dense.of(factor)) for mean, factor in parts)]
+    return with_numbers(made, log_weight=log_weight, step_size=steps)

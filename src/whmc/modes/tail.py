@@ -16,14 +16,12 @@ Kernels work with displacements d = L x. There theta - mu = L z(L^{-1} d), and a
     L^{-T} J L^T g,     J = diag dz/dx.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 
 from whmc._pytree import pytree
-from whmc._shapes import Array, Bool, Float
+from whmc._shapes import Array, Float
 
 REACH = 8.0
 """Standard deviations of x up to which tails are heavy: a Gaussian has 1e-15 of its mass beyond."""
@@ -32,22 +30,22 @@ NO_TAIL = 1e-8
 """W below which the map is the identity but for rounding."""
 
 
-def _log_growth(w: Any, xp: Any) -> Any:
+def _log_growth(w: Any) -> Any:
     """log e(W) = log((exp(W) - 1)/W)."""
-    some = xp.where(w > NO_TAIL, w, 1.0)
-    return xp.where(w > NO_TAIL, xp.log(xp.expm1(some) / some), 0.5 * w)
+    some = jnp.where(w > NO_TAIL, w, 1.0)
+    return jnp.where(w > NO_TAIL, jnp.log(jnp.expm1(some) / some), 0.5 * w)
 
 
-def _out(heaviness: Any, x: Any, xp: Any) -> tuple[Any, Any]:
+def _out(heaviness: Any, x: Any) -> tuple[Any, Any]:
     """z of x, and W."""
-    w = heaviness * xp.minimum(x * x, REACH**2)
-    return x * xp.exp(0.5 * _log_growth(w, xp)), w
+    w = heaviness * jnp.minimum(x * x, REACH**2)
+    return x * jnp.exp(0.5 * _log_growth(w)), w
 
 
-def _back(heaviness: Any, z: Any, xp: Any) -> tuple[Any, Any]:
+def _back(heaviness: Any, z: Any) -> tuple[Any, Any]:
     """x of z, and W."""
-    w = xp.minimum(xp.log1p(heaviness * z * z), heaviness * REACH**2)
-    return z * xp.exp(-0.5 * _log_growth(w, xp)), w
+    w = jnp.minimum(jnp.log1p(heaviness * z * z), heaviness * REACH**2)
+    return z * jnp.exp(-0.5 * _log_growth(w)), w
 
 
 def _inside(heaviness: Any, w: Any) -> Any:
@@ -55,78 +53,23 @@ def _inside(heaviness: Any, w: Any) -> Any:
     return w < heaviness * REACH**2
 
 
-def _log_slope(heaviness: Any, w: Any, xp: Any) -> Any:
+def _log_slope(heaviness: Any, w: Any) -> Any:
     """log dz/dx of each coordinate."""
-    growth = 0.5 * _log_growth(w, xp)
-    return xp.where(_inside(heaviness, w), w - growth, growth)
+    growth = 0.5 * _log_growth(w)
+    return jnp.where(_inside(heaviness, w), w - growth, growth)
 
 
-def _log_volume(heaviness: Any, w: Any, xp: Any) -> Any:
+def _log_volume(heaviness: Any, w: Any) -> Any:
     """log|dz/dx|, all coordinates together."""
-    return xp.sum(_log_slope(heaviness, w, xp), axis=-1)
+    return jnp.sum(_log_slope(heaviness, w), axis=-1)
 
 
-def _slopes(heaviness: Any, x: Any, w: Any, xp: Any) -> tuple[Any, Any]:
+def _slopes(heaviness: Any, x: Any, w: Any) -> tuple[Any, Any]:
     """dz/dx and the gradient in x of log|dz/dx|, which is 2 h x (1 + (1/W - 1/(1 - exp(-W)))/2)."""
-    some = xp.where(w > NO_TAIL, w, 1.0)
-    tilt = xp.where(w > NO_TAIL, 1 / some + 1 / xp.expm1(-some), -0.5)
-    swell = xp.where(_inside(heaviness, w), 2 * heaviness * x * (1 + 0.5 * tilt), 0.0)
-    return xp.exp(_log_slope(heaviness, w, xp)), swell
-
-
-def stretched(heaviness: Any, x: Any) -> Any:
-    """z of x, in NumPy."""
-    return _out(np.asarray(heaviness, float), np.asarray(x, float), np)[0]
-
-
-def log_density_of(z: Float[np.ndarray, "n dim"], heaviness: float) -> Float[np.ndarray, "n dim"]:
-    """Of each coordinate alone, from a standard Gaussian x."""
-    x, w = _back(heaviness, z, np)
-    return -0.5 * x**2 - _log_slope(heaviness, w, np) - 0.5 * np.log(2 * np.pi)
-
-
-class TailShapes(NamedTuple):
-    """h of charts in whitened coordinates, as a NumPy array. Zero: no heavier than a Gaussian."""
-
-    heaviness: Float[np.ndarray, "size dim"]
-
-    @classmethod
-    def straight(cls, size: int, dim: int) -> "TailShapes":
-        return cls(np.zeros((size, dim)))
-
-    @property
-    def curved(self) -> Bool[np.ndarray, " size"]:
-        """Whether each chart has a heavy tail."""
-        return np.any(self.heaviness > 0, axis=1)
-
-    def rows(self, which: Any) -> "TailShapes":
-        """Those of some charts."""
-        return TailShapes(self.heaviness[which])
-
-    def merged_at(self, k: int) -> "TailShapes":
-        """These, after another chart was merged into chart k: it is straight."""
-        heaviness = self.heaviness.copy()
-        heaviness[k] = 0.0
-        return TailShapes(heaviness)
-
-    def with_straight(self, num: int) -> "TailShapes":
-        """These and so many straight ones."""
-        return TailShapes(np.concatenate([self.heaviness, np.zeros((num, self.heaviness.shape[1]))]))
-
-    def resized(self, factor: float) -> "TailShapes":
-        """The same tails of charts whose scale is multiplied by a factor: x is divided by it."""
-        return TailShapes(factor**2 * self.heaviness)
-
-    def straighten(self, k: int, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
-        """x of many points z in chart k, and log|dz/dx| there."""
-        x, w = _back(self.heaviness[k], z, np)
-        return x, _log_volume(self.heaviness[k], w, np)
-
-    def slopes(self, k: int, z: Float[np.ndarray, "n dim"]) -> tuple[np.ndarray, np.ndarray]:
-        """The gradients in z of ½|x|² and of log|dz/dx| in chart k, many points z at once."""
-        x, w = _back(self.heaviness[k], z, np)
-        growth, swell = _slopes(self.heaviness[k], x, w, np)
-        return x / growth, swell / growth
+    some = jnp.where(w > NO_TAIL, w, 1.0)
+    tilt = jnp.where(w > NO_TAIL, 1 / some + 1 / jnp.expm1(-some), -0.5)
+    swell = jnp.where(_inside(heaviness, w), 2 * heaviness * x * (1 + 0.5 * tilt), 0.0)
+    return jnp.exp(_log_slope(heaviness, w)), swell
 
 
 @pytree
@@ -135,14 +78,10 @@ class Tails:
 
     heaviness: Float[Array, "capacity dim"]
 
-    @classmethod
-    def of(cls, shapes: TailShapes) -> "Tails":
-        return cls(jax.device_put(shapes.heaviness))
-
     def straightened(self, z: Float[Array, "capacity dim"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """|x|² and log|dz/dx| in every chart, from the whitened coordinates z of each."""
-        x, w = _back(self.heaviness, z, jnp)
-        return jnp.sum(x * x, axis=-1), _log_volume(self.heaviness, w, jnp)
+        x, w = _back(self.heaviness, z)
+        return jnp.sum(x * x, axis=-1), _log_volume(self.heaviness, w)
 
 
 @pytree
@@ -155,20 +94,20 @@ class Tail:
 
     def bent(self, displacement: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """theta - mu of a displacement d."""
-        return self.scale @ _out(self.heaviness, self.inverse_scale @ displacement, jnp)[0]
+        return self.scale @ _out(self.heaviness, self.inverse_scale @ displacement)[0]
 
     def straight(self, offset: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """The displacement d of theta - mu."""
-        return self.scale @ _back(self.heaviness, self.inverse_scale @ offset, jnp)[0]
+        return self.scale @ _back(self.heaviness, self.inverse_scale @ offset)[0]
 
     def log_volume(self, offset: Float[Array, " dim"]) -> Float[Array, ""]:
         """log|dz/dx| at theta - mu."""
-        w = _back(self.heaviness, self.inverse_scale @ offset, jnp)[1]
-        return _log_volume(self.heaviness, w, jnp)
+        w = _back(self.heaviness, self.inverse_scale @ offset)[1]
+        return _log_volume(self.heaviness, w)
 
     def pulled(self, displacement: Float[Array, " dim"], score: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """The gradient in d of log pi(theta) + log|dz/dx|, from the score at theta."""
         x = self.inverse_scale @ displacement
-        w = _out(self.heaviness, x, jnp)[1]
-        growth, swell = _slopes(self.heaviness, x, w, jnp)
+        w = _out(self.heaviness, x)[1]
+        growth, swell = _slopes(self.heaviness, x, w)
         return self.inverse_scale.T @ (growth * (self.scale.T @ score) + swell)

@@ -1,18 +1,20 @@
 """Heavy tails for charts whose modes have them. All NumPy."""
 
-import dataclasses
+from typing import Any
 
 import numpy as np
 
 from whmc._shapes import Float
-from whmc.modes.bend import BendShapes
-from whmc.modes.fit_tail import TailChart, borrow_tail, fit_tail
+from whmc.modes.chart_data import ChartData, log_weights_of, scale_rows
+from whmc.modes.fit_tail import borrow_tail, fit_tail
+from whmc.modes.layers.bend import Bend
+from whmc.modes.layers.scales import Dense
+from whmc.modes.layers.tails import Tail
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
 from whmc.modes.overlap import overlapping
-from whmc.modes.refine import UNTRIED_STEP
+from whmc.modes.refine import in_place_of
 from whmc.modes.split import misfit_of, splittable
-from whmc.modes.tail import TailShapes
 
 MIN_TAIL_GAIN = 0.3
 """Least gain in mean log density of held-out draws, in nats a draw and over all modes, for which charts get tails: a
@@ -33,37 +35,42 @@ def tail_charts(
     Not where charts are bent, and not for modes with several charts, or that overlap: the draws of one end where the
     other's chart begins. `library` must have the Gaussian base.
     """
-    shapes = library.shapes()
-    has_tails = isinstance(shapes, TailShapes)
-    if not splittable(library) or (isinstance(shapes, BendShapes) and np.any(library.bent)):
+    charts, has_tails = library.charts(), Tail in library.kinds
+    if not splittable(library) or (Bend in library.kinds and np.any(library.bent)):
         return library
     logs = log_components_of(library, position)
     log_mixture = np.logaddexp.reduce(logs, axis=0)
     owner, log_ratio = logs.argmax(axis=0), logdensity - log_mixture
-    overlap = overlapping(library.mode_of, np.exp(logs - log_mixture), np.exp(library.charts().log_weight))
+    overlap = overlapping(library.mode_of, np.exp(logs - log_mixture), np.exp(log_weights_of(charts)))
     alone = (np.bincount(library.mode_of) == 1) & ~overlap
-    found: dict[int, TailChart] = {}
+    found: dict[int, ChartData] = {}
     few, gain = [], 0.0
     for k in np.flatnonzero(alone[library.mode_of]).tolist():
         mine = np.flatnonzero(owner == k)
         if len(mine) < FEWEST_DRAWS:
             few.append(k)
         elif misfit_of(log_ratio[mine]) > MIN_TAIL_GAIN:  # what can be gained at most, about
-            best = best_tail(TailChart.of(library, k), position[mine])
+            best = best_tail(charts[k], position[mine])
             if best is not None:
                 found[k], better = best
                 gain += better * len(mine) / len(position)
     if not found or not (has_tails or gain > MIN_TAIL_GAIN):
         return library
     # a mode of few draws has the tails of the others: without them q hardly reaches its own
-    typical = np.mean([chart.heaviness for chart in found.values()], axis=0)
+    typical = np.mean([_heaviness(chart) for chart in found.values()], axis=0)
     for k in few:
-        if not np.any(TailChart.of(library, k).heaviness):
-            found[k] = borrow_tail(TailChart.of(library, k), position[owner == k], typical)
-    return _with_tails(library, found)
+        if not charts[k].warps:
+            found[k] = borrow_tail(charts[k], position[owner == k], typical)
+    changed = [in_place_of(found[k], one) if k in found else one for k, one in enumerate(charts)]
+    return ModeLibrary.of(changed, library.capacity, kinds=(Tail,))
 
 
-def best_tail(now: TailChart, draws: Float[np.ndarray, "n dim"]) -> tuple[TailChart, float] | None:
+def _heaviness(chart: ChartData) -> Float[np.ndarray, " dim"]:
+    tail: Any = chart.warp(Tail)
+    return np.asarray(tail.heaviness)
+
+
+def best_tail(now: ChartData, draws: Float[np.ndarray, "n dim"]) -> tuple[ChartData, float] | None:
     """A chart with tails that gives held-out draws more density than that of now, and how much more; None: there is
     none."""
     draws = draws[np.linspace(0, len(draws) - 1, min(len(draws), MAX_DRAWS_TO_FIT)).astype(int)]
@@ -77,21 +84,7 @@ def best_tail(now: TailChart, draws: Float[np.ndarray, "n dim"]) -> tuple[TailCh
     return None if best is None else (best, gain)
 
 
-def _starts(now: TailChart) -> list[TailChart]:
+def _starts(now: ChartData) -> list[ChartData]:
     """Charts whose directions the tails may have: those of now, or the axes, which heavy tails do not blur."""
-    return [now, dataclasses.replace(now, scale=np.diag(np.linalg.norm(now.scale, axis=1)))]
-
-
-def _with_tails(library: ModeLibrary, found: dict[int, TailChart]) -> ModeLibrary:
-    """The library with these charts in the place of its own."""
-    location, scale, log_weight, step_size = library.charts()
-    shapes = library.shapes()
-    tails = shapes if isinstance(shapes, TailShapes) else TailShapes.straight(library.size, library.dim)
-    heaviness = tails.heaviness.copy()
-    for k, chart in found.items():
-        if not np.any(heaviness[k]):
-            # as long as before in the direction in which the chart has become narrower most
-            ratio = np.linalg.norm(np.linalg.solve(chart.scale, scale[k]), 2)
-            step_size[k] = max(step_size[k], min(step_size[k] * ratio, UNTRIED_STEP))
-        location[k], scale[k], heaviness[k] = chart.location, chart.scale, chart.heaviness
-    return library.with_charts(location, scale, log_weight=log_weight, step_size=step_size, bends=TailShapes(heaviness))
+    lengths = np.linalg.norm(scale_rows(now.scale), axis=1)
+    return [now, now.moved(now.location, Dense.of(np.diag(lengths)))]

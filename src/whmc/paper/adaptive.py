@@ -99,7 +99,7 @@ def state_at(
     target: Target, kernel: AbstractKernel, library: ModeLibrary, positions: Float[Array, "chains dim"], seed: int
 ) -> RunState:
     """A run that needs no warm-up and looks for modes by Dirichlet process mixtures, before its first block."""
-    warmup = Warmup(kernel, library, ChartShapes.of(library), fixed=True)
+    warmup = Warmup(kernel, library, ChartShapes.of(library.charts()), fixed=True)
     plan = Plan(adapt="regeneration", seed=seed, chains=len(positions), warmup=0)
     state = RunState(plan, learned=Learned(None, DirichletSearch(seed=seed), warmup))
     chains, num_failed = mover_of(state, target).start(library, np.asarray(positions))

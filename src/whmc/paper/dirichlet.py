@@ -18,6 +18,7 @@ import numpy as np
 from whmc._shapes import Array, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, make_state
 from whmc.modes.chart import whiten_rows
+from whmc.modes.chart_data import step_sizes_of
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import chart_squares
 from whmc.paper.plain_hmc import PlainHMC
@@ -74,7 +75,7 @@ def look(
         return looked, library
     prior = np.mean(np.asarray(library.covariance)[: library.size], axis=0)
     draws = thinned(position)
-    step_size = float(np.median(library.charts().step_size))
+    step_size = float(np.median(step_sizes_of(library.charts())))
     for mine in components(draws, prior, seed=search.seed + looks):
         log_share = float(np.log(len(mine) / len(draws)))
         if len(mine) >= least and library.size < search.max_modes and gain(library, mine, log_share) > GAIN:

@@ -89,7 +89,7 @@ class FieldWormhole(AbstractKernel):
     stays exact, and a too large step costs acceptance only. The paper's "time reversible" takes the one solution for
     granted. With `checked` = False it is not exact: for tests and the record.
 
-    wormholes: pairs of charts (W, 2), such as `spanning_tree(library.charts()[0])`; None: all pairs of the library's.
+    wormholes: pairs of charts (W, 2), such as `spanning_tree(locations)`; None: all pairs of the library's.
     """
 
     step_size: Float[Array, ""] | float = 0.05  # meets the condition above for d up to about D F / .15

@@ -164,7 +164,7 @@ class MetricWormhole(AbstractKernel):
     contract only for small steps; larger ones are rejected more often, never wrong. A mode's own location is a kink of
     G, from which no flight can be retraced: it alone, of probability zero, is left unchecked, since chains start there.
 
-    wormholes: pairs of charts (W, 2), such as `spanning_tree(library.charts()[0])`; None: all pairs of the library's.
+    wormholes: pairs of charts (W, 2), such as `spanning_tree(locations)`; None: all pairs of the library's.
     base: G₀, a `jax.tree_util.Partial` of a position; None: identity.
     """
 

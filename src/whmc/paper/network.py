@@ -14,6 +14,9 @@ import numpy as np
 from whmc._pytree import pytree
 from whmc._shapes import Array, Bool, Float, Int
 from whmc.kernels.base import AbstractKernel, ChainState, StepInfo, make_state, metropolis
+from whmc.modes.chart_data import ChartData, scale_rows
+from whmc.modes.layers.places import Shift
+from whmc.modes.layers.scales import Dense, Diagonal, Scale
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import pick
 from whmc.paper.geometry import Network, vicinity
@@ -42,20 +45,18 @@ def augmented(target: Target) -> Target:
 
 def augmented_library(library: ModeLibrary) -> ModeLibrary:
     """The same charts in D + 1 dimensions, with the extra coordinate's own N(0, 1)."""
-    location, scale, log_weight, step_size = library.charts()
-    size, dim = location.shape
-    if library.diagonal:
-        wider = np.concatenate([scale, np.ones((size, 1))], axis=1)
+    return ModeLibrary.of([_augmented(one) for one in library.charts()])
+
+
+def _augmented(chart: ChartData) -> ChartData:
+    rows, dim = scale_rows(chart.scale), chart.dim
+    if rows.ndim == 1:
+        wider: Scale = Diagonal.of(np.append(rows, 1.0))
     else:
-        wider = np.tile(np.eye(dim + 1), (size, 1, 1))
-        wider[:, :dim, :dim] = scale
-    return ModeLibrary.from_charts(
-        np.concatenate([location, np.zeros((size, 1))], axis=1),
-        wider,
-        log_weight=log_weight,
-        step_size=step_size,
-        mode=library.mode_of,
-    )
+        whole = np.eye(dim + 1)
+        whole[:dim, :dim] = rows
+        wider = Dense.of(whole)
+    return dataclasses.replace(chart, place=Shift(np.append(chart.location, 0.0)), scale=wider, warps=())
 
 
 def between_worlds(position: Float[Array, " dim"], library: ModeLibrary, half_gap: Float[Array, ""] | float) -> Network:

@@ -16,6 +16,7 @@ from whmc.kernels.base import AbstractKernel
 from whmc.kernels.cycle import Cycle
 from whmc.kernels.settings import arrays, infos
 from whmc.keys import Stream, stream_key
+from whmc.modes.chart_data import locations_of, scale_rows
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
 from whmc.paper.darting import DartingMC, RegenerationDartingMC, darting_radius
@@ -90,7 +91,7 @@ def pilot(case: Case, budget: Budget) -> Pilot:
     library = case.library
     mover = Mover(case.target, stream_key(budget.seed, Stream.CHAINS))
     chains, _ = mover.start(library, np.asarray(starts(library, budget.chains)))
-    scale = library.charts().scale
+    scale = np.stack([scale_rows(one.scale) for one in library.charts()])
     width = float(np.sqrt(np.mean(scale**2) * (1 if library.diagonal else library.dim)))
     step_size = np.array([0.5 * width * library.dim**-0.25])
     kernel = arrays(PlainHMC(step_size=float(step_size[0]), num_steps=10))
@@ -126,7 +127,7 @@ def regeneration_darting(case: Case, budget: Budget, tuned: Pilot) -> Tally:
 def darting_cycle(target: Target, library: ModeLibrary, tuned: Pilot) -> Cycle:
     """RDMC's kernel. The threshold of its regenerations is the typical pi/q at the modes."""
     logdensity = np.asarray(jax.vmap(target)(library.location[: library.size]))
-    threshold = float(np.median(log_ratio_of(library, library.charts()[0], logdensity)))
+    threshold = float(np.median(log_ratio_of(library, locations_of(library.charts()), logdensity)))
     jump = RegenerationDartingMC(log_threshold=threshold, radius=darting_radius(target.dim))
     return Cycle((PlainHMC(tuned.step_size, tuned.num_steps), jump))
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from whmc.modes.chart_data import step_sizes_of
 from whmc.plots.style import EDGE, REST, mode_styles, write_reason
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def step_sizes(axes: "Axes", result: "Result") -> None:
     """Step size of each chart, in the order of the charts; the heaviest modes with colour and marker."""
     from matplotlib.ticker import MaxNLocator
 
-    step_size, mode_of = result.library.charts()[3], result.library.mode_of
+    step_size, mode_of = step_sizes_of(result.library.charts()), result.library.mode_of
     chart, rest = np.arange(len(step_size)), np.ones(len(step_size), bool)
     for style in mode_styles(result.modes.weight):
         here = mode_of == style.mode

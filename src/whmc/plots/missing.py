@@ -7,6 +7,7 @@ import numpy as np
 
 from whmc._shapes import Bool, Float, Int
 from whmc.estimate.missing import ALARM, FEW_HITS, FEW_STARTS, GO_ON, HEAVY, NOTICED, missed
+from whmc.modes.chart_data import locations_of, log_weights_of
 from whmc.modes.mixture import log_components_of
 from whmc.plots.style import EDGE, REST, mode_styles, write_reason
 from whmc.search.width import middle
@@ -50,13 +51,14 @@ class Hits:
         if not seen.any():
             return None
         library = search.library
-        location, _, log_weight, _ = library.charts()
+        charts = library.charts()
         of_mode = [np.flatnonzero(library.mode_of == k) for k in range(library.num_modes)]
-        first = np.array([charts[np.argmax(log_weight[charts])] for charts in of_mode])
+        log_weight = log_weights_of(charts)
+        first = np.array([mine[np.argmax(log_weight[mine])] for mine in of_mode])
         log_volume = np.asarray(library.log_det, float)[first]
         log_volume = log_volume - log_volume.max()
         share = library.mode_weights() / library.mode_weights().sum()
-        chart = np.argmax(log_components_of(result.library, location[first]), axis=0)
+        chart = np.argmax(log_components_of(result.library, locations_of(charts)[first]), axis=0)
         usual = middle(log_volume[seen], share[seen])
         return Hits(
             num_starts=search.missing.num_starts,

@@ -6,6 +6,7 @@ import numpy as np
 
 from whmc._words import counted
 from whmc.estimate.missing import FEW_HITS, percent
+from whmc.modes.chart_data import step_sizes_of
 from whmc.plots.effort import searched
 from whmc.plots.missing import Hits
 from whmc.plots.modes import Plane
@@ -143,7 +144,7 @@ def of_missing(result: "Result") -> str:
 
 
 def of_steps(result: "Result") -> str:
-    step_size = result.library.charts()[3]
+    step_size = step_sizes_of(result.library.charts())
     return (
         f"Step sizes of {counted(len(step_size), 'chart')}, from {step_size.min():.3g} to {step_size.max():.3g}, "
         f"median {np.median(step_size):.3g}."

@@ -13,6 +13,7 @@ import numpy as np
 from whmc.kernels.base import place_all
 from whmc.kernels.settings import arrays, default_kernel
 from whmc.modes.bending import may_bend
+from whmc.modes.layers.bend import Bend
 from whmc.modes.library import ModeLibrary
 from whmc.modes.split import room_to_split
 from whmc.run.chains import Chains, Mover
@@ -28,7 +29,7 @@ def with_room(target: Target, library: ModeLibrary, plan: Plan, looking: bool) -
     wanted = max(16, 2 * library.size) if looking else library.size + room_to_split(library)
     bends = may_bend(target, library) if plan.warmup else False
     roomy = library.padded(max(library.capacity, 1 << (wanted - 1).bit_length()))
-    return roomy.bendable() if bends else roomy
+    return roomy.with_charts(roomy.charts(), kinds=(Bend,)) if bends else roomy
 
 
 class CompileAhead:

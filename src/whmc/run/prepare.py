@@ -11,7 +11,7 @@ from whmc._shapes import Float
 from whmc.kernels.base import AbstractKernel
 from whmc.kernels.settings import arrays, default_kernel
 from whmc.keys import Stream, child, children, generator, stream_key
-from whmc.modes.chart import unwhiten_rows
+from whmc.modes.chart_data import locations_of, log_weights_of
 from whmc.modes.library import ModeLibrary
 from whmc.result import Gradients, Timings
 from whmc.run.ahead import CompileAhead, with_room
@@ -145,10 +145,10 @@ def _look_at_ends(state: RunState, target: Target) -> RunState:
 
 def _draws_of_charts(library: ModeLibrary, rng: np.random.Generator) -> Float[np.ndarray, "n dim"]:
     """Gaussian draws, of the heaviest charts as many each."""
-    location, scale, log_weight, _ = library.charts()
-    chart = np.resize(np.argsort(-log_weight, kind="stable")[:NUM_LOOKED_AT], NUM_LOOKED_AT)
+    charts = library.charts()
+    chosen = np.resize(np.argsort(-log_weights_of(charts), kind="stable")[:NUM_LOOKED_AT], NUM_LOOKED_AT).tolist()
     z = rng.standard_normal((NUM_LOOKED_AT, library.dim))
-    return location[chart] + np.stack([unwhiten_rows(scale[k], z[n : n + 1])[0] for n, k in enumerate(chart)])
+    return np.stack([charts[k].location + charts[k].scale.forward(row)[0] for k, row in zip(chosen, z, strict=True)])
 
 
 def _positions(
@@ -159,7 +159,7 @@ def _positions(
         return inputs.initial
     if report is not None:
         return report.starts[np.arange(plan.chains) % library.size]
-    starts = library.charts().location[~library.wide]  # the home of a ring lies in its hollow
+    starts = locations_of(library.charts())[~library.wide]  # the home of a ring lies in its hollow
     return starts[np.arange(plan.chains) % len(starts)]
 
 

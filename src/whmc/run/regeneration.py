@@ -25,6 +25,7 @@ from whmc.kernels.independence import AbstractIndependence, Independence
 from whmc.kernels.random import draw_noise
 from whmc.kernels.settings import target_of, with_settings
 from whmc.keys import Stream, child, stream_key
+from whmc.modes.chart_data import log_weights_of, with_numbers
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.modes.refine import with_best_dof, with_gaussian_base
@@ -36,7 +37,7 @@ from whmc.run.state import Adaptation, RunState, Version, behind, waits_for_mode
 from whmc.search import ongoing
 from whmc.storage.draws_file import DrawLog
 from whmc.target.target import Target
-from whmc.warmup.charts import ChartShapes, fit_charts
+from whmc.warmup.charts import fit_charts
 
 RESTART_TRIES = 256
 """Proposals at a time for a draw from Q by rejection."""
@@ -266,13 +267,12 @@ def _by_visits(state: RunState, log: DrawLog) -> ModeLibrary:
     position, logdensity, label = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("position", "logdensity", "label")
     )
-    log_weight, step_size = library.charts().log_weight, library.charts().step_size
+    charts = library.charts()
     mode, total = library.mode_of, library.mode_weights()
     visits = np.bincount(mode[label], minlength=len(total)) + PSEUDO_VISITS * len(total) * total
-    log_weight = log_weight + np.log(visits / total)[mode]
-    shapes = fit_charts(ChartShapes.of(library), library, position, logdensity, label)
-    weighed = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
-    return with_best_dof(weighed, position)
+    log_weight = log_weights_of(charts) + np.log(visits / total)[mode]
+    fitted = fit_charts(charts, library, position, logdensity, label)
+    return with_best_dof(library.with_charts(with_numbers(fitted, log_weight=log_weight)), position)
 
 
 def _update(state: RunState, log: DrawLog, library: ModeLibrary) -> RunState:

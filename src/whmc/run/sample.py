@@ -13,6 +13,7 @@ import numpy as np
 
 from whmc._shapes import Float
 from whmc.kernels.base import AbstractKernel
+from whmc.modes.chart_data import locations_of
 from whmc.modes.curvature import library_at
 from whmc.modes.library import ModeLibrary
 from whmc.result import Gradients, Result, Timings
@@ -289,7 +290,7 @@ def _folded(target: Target, modes: Numbers | ModeLibrary | None, seed: int) -> t
         return target, None if modes is None else _known(target, modes)
     if modes is None:
         return fold_target(target, seed), None
-    given = modes.charts().location if isinstance(modes, ModeLibrary) else target.flatten_all(modes)
+    given = locations_of(modes.charts()) if isinstance(modes, ModeLibrary) else target.flatten_all(modes)
     folded = fold_target(target, seed, np.asarray(given))
     if isinstance(modes, ModeLibrary):  # found in the image that is kept
         return folded, _known(folded, modes)

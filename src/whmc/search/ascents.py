@@ -20,6 +20,7 @@ from whmc.estimate.basins import NOWHERE, Basins, Partition
 from whmc.estimate.correction import correction
 from whmc.estimate.labels import in_parts
 from whmc.estimate.weights import Weights
+from whmc.modes.chart_data import locations_of
 from whmc.modes.curvature import spread
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
@@ -163,7 +164,7 @@ def _spaced_rows(shape: tuple[int, ...], every: int) -> Int[np.ndarray, "n 2"]:
 
 
 def _widest(target: Target, library: ModeLibrary) -> float:
-    return spread(target, library.charts().location)
+    return spread(target, locations_of(library.charts()))
 
 
 def _pooled_sd(
@@ -195,7 +196,7 @@ def _chart_starts(
     own, height = chart[:, ::every].ravel(), logdensity[:, ::every].ravel()
     order = np.lexsort((height, own))
     drawn, first, number = np.unique(own[order], return_index=True, return_counts=True)
-    starts = library.charts().location
+    starts = locations_of(library.charts())
     low = logdensities(target, starts)[drawn] < height[order][first + number // 2]
     best = order[first + number - 1][low]
     columns = chart[:, ::every].shape[1]

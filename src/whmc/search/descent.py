@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from whmc._shapes import Bool, Float, Int
 from whmc.minimise import MAX_EVALUATIONS, TOLERANCE, Energy, Stop, minimise
+from whmc.modes.layers.scales import Dense
 from whmc.modes.library import ModeLibrary
 from whmc.search.peak import SAME_MODE_SD, Peak
 from whmc.search.residual import TEMPERATURE, residual_energy
@@ -184,7 +186,8 @@ InCharts = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.n
 def _stacked(peaks: Sequence[Peak]) -> InCharts:
     """For charts of few dimensions: all positions at once, however many peaks there are."""
     locations = np.stack([peak.location for peak in peaks])
-    scales, inverses = np.stack([peak.scale for peak in peaks]), np.stack([peak.inverse_scale for peak in peaks])
+    stack: Any = Dense.stacked([peak.chart.scale for peak in peaks])
+    scales, inverses = stack.matrix, stack.inverse_matrix
 
     def in_charts(which: np.ndarray, position: np.ndarray, score: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         z = np.matmul(inverses[which], (position - locations[which])[:, :, None])[:, :, 0]

@@ -9,6 +9,7 @@ import numpy as np
 
 from whmc._shapes import Array
 from whmc.keys import Stream, child, children, stream_key
+from whmc.modes.chart_data import locations_of
 from whmc.modes.library import ModeLibrary
 from whmc.search.connect import connect, explained_strays
 from whmc.search.cooled import Cooled
@@ -100,7 +101,7 @@ def search_modes(
         key_strays, key_chains, key_masses = (child(key, len(finders) + n) for n in range(3))
         state = with_cost(start_search(target, max_modes), folding.num)
         if known is not None:
-            heights = logdensities(target, known.charts()[0])
+            heights = logdensities(target, locations_of(known.charts()))
             state = with_cost(know(state, known, heights), known.size)
         for n, one in enumerate(finders):
             state = _with_finder(state, target, one, child(key, n), effort, tell)

@@ -19,9 +19,10 @@ import numpy as np
 
 from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import generator
+from whmc.modes.chart_data import log_weights_of
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_base_of, log_components_of
-from whmc.search.peak import Peak, bands_of
+from whmc.search.peak import Peak, charts_of
 from whmc.target.rows import logdensities
 from whmc.target.target import Target
 
@@ -118,12 +119,8 @@ def weigh(
 
 def _charts_and_masses(library: ModeLibrary, log_evidence: float) -> tuple[list[Peak], Float[np.ndarray, " size"]]:
     """The charts of a library as peaks, and their parts of the evidence."""
-    location, scale, log_weight, _ = library.charts()
-    charts = [
-        Peak(location[k], -np.inf, scale[k], at_peak=False, coupling=library.coupling_of(k))
-        for k in range(library.size)
-    ]
-    return charts, log_weight + log_evidence
+    charts = library.charts()
+    return [Peak.of(one, -np.inf) for one in charts], log_weights_of(charts) + log_evidence
 
 
 def _log_ratios(
@@ -134,12 +131,8 @@ def _log_ratios(
     position = np.stack([peak.unwhiten(rows) for peak, rows in zip(peaks, z, strict=True)])
     square = np.sum(z**2, axis=-1)
     halves = (log_base_of(square, target.dim, dof) for dof in (np.inf, TAIL_DOF))
-    log_drawn = np.logaddexp(*halves) - np.log(2.0) - np.array([_log_det(peak) for peak in peaks])[:, None]
+    log_drawn = np.logaddexp(*halves) - np.log(2.0) - np.array([peak.chart.scale.log_det for peak in peaks])[:, None]
     return logdensities(target, position.reshape(-1, target.dim)).reshape(square.shape) - log_drawn, position
-
-
-def _log_det(peak: Peak) -> float:
-    return float(np.sum(np.log(peak.scale if peak.scale.ndim == 1 else np.diagonal(peak.scale))))
 
 
 class Overlap(NamedTuple):
@@ -193,13 +186,7 @@ def _draws(rng: np.random.Generator, size: int, num: int, dim: int) -> Float[np.
 
 def chart_library(peaks: Sequence[Peak], log_weight: np.ndarray | None = None) -> ModeLibrary:
     """The peaks as charts, of equal weight unless told, with room to grow, so that few shapes are compiled."""
-    return ModeLibrary.from_charts(
-        np.stack([peak.location for peak in peaks]),
-        np.stack([peak.scale for peak in peaks]),
-        log_weight=log_weight,
-        bends=bands_of(peaks),
-        capacity=max(16, 1 << (len(peaks) - 1).bit_length()),
-    )
+    return ModeLibrary.of(charts_of(peaks, log_weight), capacity=max(16, 1 << (len(peaks) - 1).bit_length()))
 
 
 def log_mean(log_weight: Float[np.ndarray, "size n"]) -> tuple[Float[np.ndarray, " size"], Float[np.ndarray, " size"]]:

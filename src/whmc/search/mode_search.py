@@ -159,14 +159,12 @@ def _widest(target: Target) -> float:
 
 def know(state: SearchState, library: ModeLibrary, logdensity: Float[np.ndarray, " size"]) -> SearchState:
     """A search that begins with charts known beforehand. They may stand for the mean of a skewed mode, not its peak."""
-    locations, scales, log_weight, _ = library.charts()
+    charts = library.charts()
     reach = SAME_MODE_SD + 0.4 * np.sqrt(library.dim)
     peaks = []
     for mode in range(library.num_modes):
-        mine = np.flatnonzero(library.mode_of == mode)
-        k = mine[np.argmax(log_weight[mine])]
-        coupling = library.coupling_of(int(k))
-        peaks.append(Peak(locations[k], float(logdensity[k]), scales[k], reach=reach, at_peak=False, coupling=coupling))
+        heaviest = max((k for k, one in enumerate(charts) if one.mode == mode), key=lambda k: charts[k].log_weight)
+        peaks.append(Peak.of(charts[heaviest], float(logdensity[heaviest]), reach=reach))
     state = dataclasses.replace(state, num_known=len(peaks))
     return with_peaks(state, tuple(peaks), np.zeros(len(peaks), int))
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from whmc._shapes import Array, Bool, Float, Int
 from whmc.keys import child, children, generator
+from whmc.modes.chart_data import locations_of, log_weights_of, step_sizes_of
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of, log_ratio_of
 from whmc.search.descent import DescentResult, KnownModes, descend
@@ -171,10 +172,10 @@ def _with_new_modes(
     order = np.argsort(-log_share, kind="stable")
     order = order[heavy[order]]
     room = max(0, search.max_modes - library.num_modes)
-    step_size = float(np.median(library.charts()[3]))
+    step_size = float(np.median(step_sizes_of(library.charts())))
     for n in order[:room]:
         peak, weight = fresh[n], float(log_share[n])
-        library = library.add(peak.location, peak.scale, log_weight=weight, step_size=step_size, coupling=peak.coupling)
+        library = library.add(peak.location, peak.chart.scale, log_weight=weight, step_size=step_size)
     light = np.flatnonzero(~heavy)
     state = dataclasses.replace(
         state,
@@ -207,7 +208,7 @@ def report_of(state: OngoingSearch, library: ModeLibrary) -> SearchReport:
     missing = dataclasses.replace(search.missing, width_limit=state.width_limit)
     return SearchReport(
         library=library,
-        starts=library.charts()[0],
+        starts=locations_of(library.charts()),
         hits=_by_mode(search.hits, mode, state.in_library, library.num_modes),
         independent_hits=_by_mode(search.independent_hits, mode, state.in_library, library.num_modes),
         spurious=state.spurious,
@@ -220,7 +221,7 @@ def report_of(state: OngoingSearch, library: ModeLibrary) -> SearchReport:
 def _modes_of_peaks(search: SearchState, library: ModeLibrary) -> Int[np.ndarray, " peaks"]:
     """The library's mode at each peak: charts may have been merged, split and moved since the peak was found."""
     location = np.array([peak.location for peak in search.peaks]).reshape(-1, library.dim)
-    log_density = log_components_of(library, location) - library.charts()[2][:, None]
+    log_density = log_components_of(library, location) - log_weights_of(library.charts())[:, None]
     return library.mode_of[np.argmax(log_density, axis=0)]
 
 

@@ -14,6 +14,7 @@ a Newton step where the density is Gaussian with precision M, without its part a
 import numpy as np
 
 from whmc._shapes import Float, Int
+from whmc.modes.layers.scales import Dense
 from whmc.search.peak import Peak
 from whmc.target.rows import evaluate_slopes, logdensities
 from whmc.target.target import Target
@@ -131,10 +132,9 @@ def _at(
 def mean_precision(first: Peak, second: Peak) -> Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]:
     """Of two peaks; diagonal where their scales are."""
     if first.scale.ndim == 1:
-        return np.asarray(0.5 * (first.inverse_scale**2 + second.inverse_scale**2))
-    return np.asarray(
-        0.5 * (first.inverse_scale.T @ first.inverse_scale + second.inverse_scale.T @ second.inverse_scale)
-    )
+        return np.asarray(0.5 * (first.scale**-2 + second.scale**-2))
+    inverses = [scale.inverse_matrix for scale in (first.chart.scale, second.chart.scale) if isinstance(scale, Dense)]
+    return np.asarray(0.5 * sum(inverse.T @ inverse for inverse in inverses))
 
 
 def nearest(distance: Float[np.ndarray, "n n"], num: int) -> Int[np.ndarray, "pairs 2"]:

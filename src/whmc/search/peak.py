@@ -7,8 +7,10 @@ from functools import cached_property
 import numpy as np
 
 from whmc._shapes import Float
-from whmc.modes.band import BandShapes, coupled, uncoupled, uncoupled_back
-from whmc.modes.chart import unwhiten_rows
+from whmc.modes.chart_data import ChartData, scale_rows
+from whmc.modes.layers.banded import Banded
+from whmc.modes.layers.places import Shift
+from whmc.modes.layers.scales import Dense, Diagonal
 
 SAME_MODE_SD = 0.1
 """Ends nearer than this many standard deviations (of the peak's own curvature) are one mode. Polished points of one
@@ -37,15 +39,23 @@ class Peak:
     at_peak: bool = True
     coupling: Float[np.ndarray, "width dim"] | None = None
 
+    @classmethod
+    def of(cls, chart: ChartData, logdensity: float, *, reach: float = SAME_MODE_SD) -> "Peak":
+        """Of a chart that is known beforehand; it may stand for a mode's mean."""
+        coupling = np.asarray(chart.scale.coupling) if isinstance(chart.scale, Banded) else None
+        scale = scale_rows(chart.scale)
+        return cls(chart.location, logdensity, scale, reach=reach, at_peak=False, coupling=coupling)
+
+    @cached_property
+    def chart(self) -> ChartData:
+        if self.coupling is not None:
+            return ChartData(Shift(self.location), Banded.of(self.scale, self.coupling))
+        return ChartData(Shift(self.location), (Diagonal if self.scale.ndim == 1 else Dense).of(self.scale))
+
     @property
     def log_laplace(self) -> float:
         """Laplace's approximation of the mode's part of the evidence, log pi(mu) + log |L| + D/2 log 2 pi."""
-        sd = self.scale if self.scale.ndim == 1 else np.diagonal(self.scale)
-        return float(self.logdensity + np.sum(np.log(sd)) + 0.5 * len(sd) * np.log(2 * np.pi))
-
-    @cached_property
-    def inverse_scale(self) -> Float[np.ndarray, "dim dim"] | Float[np.ndarray, " dim"]:
-        return 1 / self.scale if self.scale.ndim == 1 else np.tril(np.linalg.inv(self.scale))
+        return float(self.logdensity + self.chart.scale.log_det + 0.5 * self.chart.dim * np.log(2 * np.pi))
 
     @cached_property
     def radius(self) -> float:
@@ -56,25 +66,25 @@ class Peak:
 
     def whiten(self, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
         """The positions in the peak's own chart."""
-        shift = position - self.location
-        z = shift * self.inverse_scale if self.scale.ndim == 1 else shift @ self.inverse_scale.T
-        return z if self.coupling is None else coupled(self.coupling, z)
+        return np.asarray(self.chart.chart.inverse(position)[0])
 
     def unwhiten(self, x: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
         """The positions of points in the peak's own chart."""
-        z = x if self.coupling is None else uncoupled(self.coupling, x)
-        return self.location + unwhiten_rows(self.scale, z)
+        return np.asarray(self.chart.chart.forward(x)[0])
 
     def pulled(self, score: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
         """Scores in the peak's own chart: the Newton step leads from x to x + L^T score."""
-        slope = score * self.scale if self.scale.ndim == 1 else score @ self.scale
-        return slope if self.coupling is None else uncoupled_back(self.coupling, slope)
+        return self.chart.scale.transposed(score)
 
     def distance(self, position: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, " n"]:
         """In standard deviations of the peak's own chart."""
         return np.linalg.norm(self.whiten(position), axis=1)
 
 
-def bands_of(peaks: Sequence[Peak]) -> BandShapes | None:
-    """The bands of the peaks' charts, if any has one."""
-    return BandShapes.of([peak.coupling for peak in peaks], len(peaks[0].location)) if peaks else None
+def charts_of(peaks: Sequence[Peak], log_weight: np.ndarray | None = None, step_size: float = 1.0) -> list[ChartData]:
+    """The charts of the peaks, each a mode of its own; of equal weight unless told."""
+    weights = np.zeros(len(peaks)) if log_weight is None else log_weight
+    return [
+        dataclasses.replace(peak.chart, log_weight=float(weight), step_size=step_size, mode=k)
+        for k, (peak, weight) in enumerate(zip(peaks, weights, strict=True))
+    ]

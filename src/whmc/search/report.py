@@ -14,7 +14,7 @@ from whmc.keys import child
 from whmc.modes.library import ModeLibrary
 from whmc.search.masses import NATS_A_DIMENSION, Masses, laplace_masses, weigh
 from whmc.search.mode_search import LIGHTEST_KEPT_SHARE, SearchState, with_cost
-from whmc.search.peak import bands_of
+from whmc.search.peak import charts_of
 from whmc.search.width import width_limit
 from whmc.target.target import Target
 
@@ -112,13 +112,7 @@ def finish(state: SearchState, target: Target, key: Array, *, unbounded: bool = 
     heavy, spurious = order[~light[order]], order[light[order]]
     kept = heavy[: state.max_modes]
     peaks = [state.peaks[k] for k in kept]
-    library = ModeLibrary.from_charts(
-        np.stack([peak.location for peak in peaks]),
-        np.stack([peak.scale for peak in peaks]),
-        log_weight=log_share[kept],
-        bends=bands_of(peaks),
-        step_size=np.full(len(kept), target.dim**-0.25),
-    )
+    library = ModeLibrary.of(charts_of(peaks, log_share[kept], step_size=target.dim**-0.25))
     return SearchReport(
         library=library,
         starts=np.stack([peak.location if peak.start is None else peak.start for peak in peaks]),

@@ -29,22 +29,14 @@ def log_tempered(
     or banded chart has its straightened coordinate in the place of z, and its volume, which is not tempered.
     """
     dof, dim, size = float(library.dof), library.dim, library.size
-    inverse, location = np.asarray(library.inverse_scale)[:size], np.asarray(library.location)[:size]
     top = float(log_base_of(np.zeros(()), dim, dof))
-    log_peak = (np.asarray(library.log_weight) - np.asarray(library.log_det))[:size] + top
     heights, pulls = np.empty((size, len(position))), np.empty((size, *position.shape))
-    bends = library.shapes()
-    for k in range(size):
-        shift = position - location[k]
-        z = shift * inverse[k] if library.diagonal else shift @ inverse[k].T
-        (x, log_volume), (rise, swell) = (
-            ((z, 0.0), (z, 0.0)) if bends is None else (bends.straighten(k, z), bends.slopes(k, z))
-        )
+    for k, one in enumerate(library.charts()):
+        x, log_volume = one.chart.inverse(position)
         square = np.sum(x**2, axis=1)
-        heights[k] = log_peak[k] - log_volume + (log_base_of(square, dim, dof) - top) / temperature
+        heights[k] = one.log_weight + top - log_volume + (log_base_of(square, dim, dof) - top) / temperature
         heaviness = 1.0 if np.isinf(dof) else ((dof + dim) / (dof + square))[:, None]
-        slope = rise * heaviness / temperature + swell
-        pulls[k] = -(slope * inverse[k] if library.diagonal else slope @ inverse[k])
+        pulls[k] = -one.chart.pushed(position, np.asarray(x * heaviness / temperature))
     total = np.logaddexp.reduce(heights, axis=0)
     with np.errstate(invalid="ignore"):
         shares = np.where(np.isfinite(total), np.exp(heights - total), 0.0)

@@ -1,13 +1,14 @@
 """Step sizes and numbers of steps, from the acceptance that a round has seen. All of it NumPy, on the host."""
 
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
 
 from whmc._shapes import Float, Int
-from whmc.modes.chart import whiten_rows
+from whmc.modes.chart_data import ChartData
+from whmc.modes.layers.scales import Dense, Scale
 from whmc.modes.refine import UNTRIED_STEP
-from whmc.warmup.charts import ChartShapes
 
 QUARTER_TURN = np.pi / 2
 """Length of a trajectory in chart time: after a quarter turn a Gaussian mode has forgotten where it was."""
@@ -46,8 +47,8 @@ def tune_step_sizes(
 
 def carry_step_sizes(
     step_size: Float[np.ndarray, " size"],
-    old: ChartShapes,
-    new: ChartShapes,
+    old: Sequence[ChartData],
+    new: Sequence[ChartData],
     position: Float[np.ndarray, "n dim"],
     label: Int[np.ndarray, " n"],
 ) -> Float[np.ndarray, " size"]:
@@ -62,16 +63,16 @@ def carry_step_sizes(
         mine = position[label == k]
         if len(mine) < 10 * mine.shape[1]:
             continue
-        was, now = (min(1.0, _narrowest(charts.scale[k], mine)) for charts in (old, new))
+        was, now = (min(1.0, _narrowest(charts[k].scale, mine)) for charts in (old, new))
         if now > REFITTED * was:
             carried[k] = max(step_size[k], min(step_size[k] * now / was, UNTRIED_STEP))
     return carried
 
 
-def _narrowest(scale: np.ndarray, draws: Float[np.ndarray, "n dim"]) -> float:
+def _narrowest(scale: Scale, draws: Float[np.ndarray, "n dim"]) -> float:
     """The least standard deviation of draws in a chart's coordinates."""
-    z = whiten_rows(scale, draws - draws.mean(axis=0))
-    if scale.ndim == 1:
+    z = np.asarray(scale.inverse(draws - draws.mean(axis=0))[0])
+    if not isinstance(scale, Dense):
         return float(z.std(axis=0).min())
     return float(np.sqrt(max(np.linalg.eigvalsh(z.T @ z / len(z))[0], 1e-12)))
 

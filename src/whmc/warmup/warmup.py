@@ -14,6 +14,7 @@ from whmc.kernels.local import AbstractLocal, LocalHMC
 from whmc.kernels.settings import infos, uses_scores, with_settings
 from whmc.kernels.wormhole import Wormhole
 from whmc.modes.bending import bend_charts
+from whmc.modes.chart_data import log_weights_of, step_sizes_of, with_numbers
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_ratio_of
 from whmc.modes.refine import merge_duplicates, with_best_dof, with_gaussian_base
@@ -75,16 +76,13 @@ class Warmup:
 def begin(kernel: AbstractKernel, library: ModeLibrary, *, fixed: bool) -> Warmup:
     """Before the first round: charts that describe the same mode are merged."""
     library = merge_duplicates(library)
-    return Warmup(kernel, library, ChartShapes.of(with_gaussian_base(library)), fixed=fixed)
+    return Warmup(kernel, library, ChartShapes.of(with_gaussian_base(library).charts()), fixed=fixed)
 
 
 def adopt(warmup: Warmup, library: ModeLibrary) -> Warmup:
     """With charts that were added at the end of the library; they are known by their curvature."""
-    added, size = ChartShapes.of(with_gaussian_base(library)), warmup.library.size
-    curvature = ChartShapes(
-        np.concatenate([warmup.curvature.location, added.location[size:]]),
-        np.concatenate([warmup.curvature.scale, added.scale[size:]]),
-    )
+    known, size = warmup.curvature.charts(warmup.library), warmup.library.size
+    curvature = ChartShapes.of([*known, *with_gaussian_base(library).charts()[size:]])
     return dataclasses.replace(warmup, library=library, curvature=curvature)
 
 
@@ -166,18 +164,19 @@ def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
     label = trace.label.ravel()
     made = _label_moves(warmup.kernel, trace)
     jumps, local = made.only(~made.local), made.only(made.local)
-    log_weight, step_size = library.charts().log_weight, library.charts().step_size
+    charts = library.charts()
+    log_weight, step_size = log_weights_of(charts), step_sizes_of(charts)
     if len(jumps.label):
         log_weight = tune_weights(log_weight, library.mode_of, jumps.label, jumps.proposed, jumps.acceptance)
-    shapes = fit_charts(warmup.curvature, library, position, logdensity, label)
+    fitted = fit_charts(warmup.curvature.charts(library), library, position, logdensity, label)
     settings: dict[str, float | int] = {}
     if len(local.label):
         # in the home of a split mode few moves are made, and those in its tails: its step stays what it was before
         kind = next(type(move) for move in moves(warmup.kernel) if isinstance(move, AbstractLocal))
         tuned = tune_step_sizes(step_size, local.label, local.acceptance, kind.acceptance_goal, kind.error_order)
         step_size = np.where(library.wide, step_size, tuned)
-        step_size = carry_step_sizes(step_size, ChartShapes.of(library), shapes, position, fitted_with(library)[label])
-    library = library.with_charts(shapes.location, shapes.scale, log_weight=log_weight, step_size=step_size)
+        step_size = carry_step_sizes(step_size, charts, fitted, position, fitted_with(library)[label])
+    library = library.with_charts(with_numbers(fitted, log_weight=log_weight, step_size=step_size))
     if warmup.pool is not None:
         library = tail_charts(bend_charts(library, *warmup.pool.both), *warmup.pool.both)
     if len(local.label) and not warmup.fixed and any(isinstance(move, LocalHMC) for move in moves(warmup.kernel)):
@@ -185,7 +184,7 @@ def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
     if warmup.pool is not None and left <= SPLIT_BEFORE:
         before, library = library, fit_mixtures(library, *warmup.pool.both, grow=left == SPLIT_BEFORE)
         if library is not before:
-            warmup = dataclasses.replace(warmup, curvature=ChartShapes.of(library))
+            warmup = dataclasses.replace(warmup, curvature=ChartShapes.of(library.charts()))
     library = with_best_dof(library, position)
     some = slice(None, None, max(1, len(position) // THRESHOLD_DRAWS))
     settings["log_threshold"] = float(np.median(log_ratio_of(library, position[some], logdensity[some])))
@@ -195,11 +194,11 @@ def _tune(warmup: Warmup, trace: Trace, left: int) -> Warmup:
 
 def _with_quarter_turns(library: ModeLibrary) -> tuple[int, ModeLibrary]:
     """Steps of a local move, and the library with step sizes that fit them."""
-    location, scale, log_weight, step_size = library.charts()
+    charts = library.charts()
     # the number of steps follows from homes: those of their charts are longer, and would skip the tips
-    weight = np.bincount(library.home_of, np.exp(log_weight), library.size)
-    num_steps, step_size = quarter_turn(step_size, weight)
-    return num_steps, library.with_charts(location, scale, log_weight=log_weight, step_size=step_size)
+    weight = np.bincount(library.home_of, np.exp(log_weights_of(charts)), library.size)
+    num_steps, step_size = quarter_turn(step_sizes_of(charts), weight)
+    return num_steps, library.with_charts(with_numbers(charts, step_size=step_size))
 
 
 def _tune_throat(warmup: Warmup) -> Warmup:

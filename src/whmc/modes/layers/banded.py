@@ -21,14 +21,15 @@ import numpy as np
 
 from whmc._pytree import pytree
 from whmc._shapes import Array, Float
-from whmc.modes.layers.layer import Layer, LogVolume, Points, at_all, xp_of
+from whmc.modes.layers.layer import LogVolume, Points, at_all, xp_of
+from whmc.modes.layers.scales import Scale
 
 NEGLIGIBLE_POWER = 1e-18
 """Powers of N with no larger element are left out: beside one they are lost in rounding."""
 
 
 @pytree
-class Banded(Layer):
+class Banded(Scale):
     """S, the couplings g, the blocks of B^{-1} and of the powers of N, which have the block as last axis, and log|S|.
 
     Couplings to coordinates past the end, g_mj with j + m >= D, mean nothing.
@@ -79,6 +80,24 @@ class Banded(Layer):
         for m in range(1, self.coupling.shape[0] + 1):
             x = x + self.coupling[m - 1] * _ahead(z, m)
         return x, at_all(self.log_det, y)
+
+    def resized(self, factor: Any) -> "Banded":
+        return Banded.of(np.asarray(self.sd * factor), np.asarray(self.coupling))
+
+    def transposed(self, score: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        """G^{-T} S s."""
+        from scipy.linalg import solve_banded  # late: most runs need none
+
+        rows = np.concatenate([np.ones((1, self.coupling.shape[1])), self.coupling])
+        return np.asarray(solve_banded((len(rows) - 1, 0), rows, (score * self.sd).T).T)
+
+    def pushed(self, y: Float[np.ndarray, "n dim"], slope: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        """S^{-1} G^T u of each slope u."""
+        del y
+        total = slope
+        for m, row in enumerate(np.asarray(self.coupling), 1):
+            total = total + np.concatenate([np.zeros_like(slope[:, :m]), (row * slope)[:, :-m]], axis=1)
+        return np.asarray(total / self.sd)
 
     def _in_blocks(self, x: Points) -> Float[Array | np.ndarray, "*n width blocks"]:
         xp, (width, _, blocks) = xp_of(x), self.inverse_blocks.shape

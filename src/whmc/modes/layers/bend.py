@@ -48,6 +48,15 @@ class Bend(Layer):
         ridge, turn, rise = self._along(y)
         return ridge + (y - ridge - turn) * xp_of(y).exp(-rise)[..., None], (y.shape[-1] - 1) * rise
 
+    def pushed(self, y: Float[np.ndarray, "n dim"], slope: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        """e u + v [(1 - e) v·u - 2 s e b·u - a c'(s) (x - s v)·u + (D - 1) a c'(s)], e = exp(-a c(s)), of a slope u."""
+        ridge, turn, rise = self._along(y)
+        s, shrink = (y @ self.axis)[:, None], np.exp(-rise)[:, None]
+        steepness = np.where(np.abs(s) < REACH, self.stretch, 0.0)
+        across = shrink * np.sum((y - ridge - turn) * slope, axis=1, keepdims=True)
+        tilt = (1 - shrink) * (slope @ self.axis)[:, None] - 2 * s * shrink * (slope @ self.curve)[:, None]
+        return shrink * slope + (tilt + steepness * (y.shape[1] - 1 - across)) * self.axis
+
     def _along(self, points: Points) -> tuple[Any, Any, Any]:
         """s v, b s² and a c(s), from x or y."""
         s = points @ self.axis

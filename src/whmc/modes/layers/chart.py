@@ -6,11 +6,14 @@ theta = place(scale(warps(x))), and log|d theta/dx| is the sum of the layers' lo
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from whmc._pytree import pytree
+from whmc._shapes import Float
 from whmc.modes.layers.bend import Bend
 from whmc.modes.layers.layer import Layer, LogVolume, Points, Pull, Score
 from whmc.modes.layers.places import Shift
-from whmc.modes.layers.scales import Dense
+from whmc.modes.layers.scales import Dense, Scale
 from whmc.modes.layers.tails import Radial, Tail
 
 WARPS: tuple[type[Layer], ...] = (Tail, Radial, Bend)
@@ -25,8 +28,8 @@ class Chart(Layer):
     """A layer made of layers."""
 
     warps: tuple[Layer, ...]
-    scale: Layer
-    place: Layer
+    scale: Scale
+    place: Shift
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -74,3 +77,11 @@ class Chart(Layer):
             return score
 
         return x, total, pulled
+
+    def pushed(self, y: Float[np.ndarray, "n dim"], slope: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        between: list[Points] = [y]
+        for layer in reversed(self.layers[1:]):
+            between.append(layer.inverse(between[-1])[0])
+        for layer, there in zip(self.layers, reversed(between), strict=True):
+            slope = layer.pushed(np.asarray(there), slope)
+        return slope

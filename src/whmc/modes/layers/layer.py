@@ -59,6 +59,14 @@ class Layer(abc.ABC):
         (y, log_volume), pulled = jax.vjp(self.forward, x)
         return y, log_volume, lambda score: pulled((score, jnp.ones_like(log_volume)))[0]
 
+    def pushed(self, y: Float[np.ndarray, "n dim"], slope: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        """The gradient in y of F(x) + log|dy/dx|, from the gradient of F in x. On the host.
+
+        Every shape of y is compiled anew: layers of which many gradients are wanted have formulas of their own.
+        """
+        (_, log_volume), pulled = jax.vjp(self.inverse, jnp.asarray(y))
+        return np.asarray(pulled((jnp.asarray(slope), jnp.ones_like(log_volume)))[0])
+
 
 def xp_of(points: Any) -> Any:
     """`numpy` or `jax.numpy`, as the points are."""

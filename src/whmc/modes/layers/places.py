@@ -22,3 +22,7 @@ class Shift(Layer):
 
     def inverse(self, y: Points) -> tuple[Points, LogVolume]:
         return y - self.location, at_all(0.0, y)
+
+    def pushed(self, y: Float[np.ndarray, "n dim"], slope: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        del y
+        return slope

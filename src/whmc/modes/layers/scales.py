@@ -1,5 +1,6 @@
 """Scales: linear layers y = L x, log|dy/dx| = log|L|. Bands have a file of their own (`banded.py`)."""
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,22 @@ def times(matrix: Any, x: Any) -> Any:
     return matrix @ x if x.ndim == 1 else x @ matrix.T
 
 
+class Scale(Layer):
+    """y = L x of one chart."""
+
+    log_det: Float[Array | np.ndarray, "*charts"] | float
+
+    @abc.abstractmethod
+    def resized(self, factor: Any) -> "Scale":
+        """The scale L F, with F a number; dense and diagonal ones also take the diagonal of a matrix F, (D,)."""
+
+    @abc.abstractmethod
+    def transposed(self, score: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        """L^T s of each score s, the gradient in x. On the host."""
+
+
 @pytree
-class Dense(Layer):
+class Dense(Scale):
     """L lower triangular, kept with its inverse: a product is quicker than a substitution."""
 
     matrix: Float[Array | np.ndarray, "*charts dim dim"]
@@ -38,9 +53,20 @@ class Dense(Layer):
     def inverse(self, y: Points) -> tuple[Points, LogVolume]:
         return times(self.inverse_matrix, y), at_all(self.log_det, y)
 
+    def resized(self, factor: Any) -> "Dense":
+        """F may be a lower triangular matrix as well."""
+        return Dense.of(self.matrix @ factor if np.ndim(factor) == 2 else np.asarray(self.matrix * factor))
+
+    def transposed(self, score: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        return np.asarray(score @ self.matrix)
+
+    def pushed(self, y: Float[np.ndarray, "n dim"], slope: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        del y
+        return np.asarray(slope @ self.inverse_matrix)
+
 
 @pytree
-class Diagonal(Layer):
+class Diagonal(Scale):
     """L = diag(sd)."""
 
     sd: Float[Array | np.ndarray, "*charts dim"]
@@ -60,9 +86,19 @@ class Diagonal(Layer):
     def inverse(self, y: Points) -> tuple[Points, LogVolume]:
         return y / self.sd, at_all(self.log_det, y)
 
+    def resized(self, factor: Any) -> "Diagonal":
+        return Diagonal.of(np.asarray(self.sd * factor))
+
+    def transposed(self, score: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        return np.asarray(score * self.sd)
+
+    def pushed(self, y: Float[np.ndarray, "n dim"], slope: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        del y
+        return np.asarray(slope / self.sd)
+
 
 @pytree
-class LowRank(Layer):
+class LowRank(Scale):
     """L = S (1 + U (e^t - 1) U^T): a diagonal S = diag(sd), and some directions that are stretched by e^t.
 
     U has orthonormal columns, so that L^{-1} = (1 + U (e^-t - 1) U^T) S^{-1} and log|L| = log|S| + sum t. A column with
@@ -107,3 +143,10 @@ class LowRank(Layer):
         z = y / self.sd
         along = xp_of(y).expm1(-self.stretch) * times(self.basis.T, z)
         return z + times(self.basis, along), at_all(self.log_det, y)
+
+    def resized(self, factor: Any) -> "LowRank":
+        return LowRank.of(np.asarray(self.sd * factor), np.asarray(self.basis), np.asarray(self.stretch))
+
+    def transposed(self, score: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        slope = np.asarray(score * self.sd)
+        return slope + np.asarray(np.expm1(self.stretch) * (slope @ self.basis)) @ self.basis.T

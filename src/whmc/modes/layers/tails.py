@@ -91,6 +91,17 @@ class Tail(AbstractTail):
     def identity(cls, dim: int) -> "AbstractTail":
         return cls.of(np.zeros(dim), dim)
 
+    def pushed(self, y: Float[np.ndarray, "n dim"], slope: Float[np.ndarray, "n dim"]) -> Float[np.ndarray, "n dim"]:
+        """(u + dV/dx) / (dy/dx) of each slope u, with dV/dx = h x (2 + 1/w - 1/(1 - exp(-w))) while y grows faster."""
+        growing, raised = y * y < self.edge, self.heaviness * np.minimum(y * y, self.edge)
+        w = np.log1p(raised)
+        root = np.sqrt(_growth(raised, w, np))
+        large = w > SMALL
+        some = np.where(large, w, 1.0)
+        tilt = np.where(large, 1 / some + 1 / np.expm1(-some), w / 12 - 0.5)
+        swell = np.where(growing, self.heaviness * (y / root) * (2 + tilt), 0.0)
+        return (slope + swell) / np.where(growing, (1 + raised) / root, root)
+
     @staticmethod
     def num_together(dim: int) -> int:
         return 1
