@@ -15,6 +15,7 @@ from whmc.estimate.correction import corrected, correction
 from whmc.estimate.dip import FAR, dips
 from whmc.estimate.modes import notes
 from whmc.estimate.weights import Weights
+from whmc.modes.chart_data import locations_of
 from whmc.modes.curvature import library_at
 from whmc.search.parted import parted_charts
 from whmc.search.passes import FINE, straight, strings
@@ -250,7 +251,7 @@ def parted(draws, own):
     library = whmc.ModeLibrary.from_charts(
         np.stack([some.mean(axis=0) for some in groups]), np.stack([np.diag(some.std(axis=0)) for some in groups])
     )
-    place = library.charts().location
+    place = locations_of(library.charts())
     return parted_charts(library, np.zeros(2, int), place, np.zeros((1, draws.shape[1])), draws, own, draws.std(axis=0))
 
 

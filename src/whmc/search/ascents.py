@@ -132,7 +132,7 @@ def _parted(
     That is where they start from then."""
     rows, every = _thinned(draws), max(1, -(-chart.size // GROUPED_DRAWS))
     own, height = chart[:, ::every].ravel(), logdensity[:, ::every].ravel()
-    place = library.charts().location
+    place = locations_of(library.charts())
     lead, dip = parted_charts(library, of_chart, place, nodes.location, rows, own, nodes.region)
     found = of_chart.copy()
     for one in np.unique(lead[lead != NOWHERE]).tolist():
