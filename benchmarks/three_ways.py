@@ -1,8 +1,9 @@
 """Weights of modes must not hang on how charts were made: each target in three ways.
 
 As searched; with `modes=result.library`; with `modes=result.modes.location`. Modes are matched by their places (images
-under a symmetry count as one), and compared are the weights of all modes that weigh more than .02 somewhere. z: the
-largest difference between two ways, in the errors of both together; a mode that one way lacks has weight 0 +- 0 there.
+under a symmetry count as one), and compared are the weights of all modes that weigh more than .02 somewhere, or half as
+much as the heaviest. z: the largest difference between two ways, in the errors of both together; a mode that one way
+lacks has weight 0 +- 0 there.
 Printed beside: what telling the modes apart took, as a share of the run's gradients, and its seconds.
 
 Promised: z is at most 4.5, unless the run itself says that these modes overlap; gradients at most .12 of the run's, and
@@ -198,7 +199,8 @@ def compare(name, seed):
     seconds = time.perf_counter() - began
     peaked = all(result.modes.peaks.min() > 0 for result in results)
     rows = matched(results) if peaked else sorted_weights(results)
-    rows = rows[rows[:, :, 0].max(axis=1) > HEAVY]
+    heaviest = rows[:, :, 0].max(axis=1)
+    rows = rows[heaviest > min(HEAVY, 0.5 * heaviest.max())]
     gaps = [
         np.abs(rows[:, a, 0] - rows[:, b, 0]) / np.maximum(np.hypot(rows[:, a, 1], rows[:, b, 1]), 1e-4)
         for a, b in itertools.combinations(range(3), 2)

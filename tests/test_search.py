@@ -15,7 +15,7 @@ from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components, log_mixture
 from whmc.search.descent import DescentResult, KnownModes, descend
 from whmc.search.effort import Effort
-from whmc.search.mode_search import start_search, take
+from whmc.search.mode_search import FEWEST_EVEN, start_search, take
 from whmc.search.peak import Peak
 from whmc.search.polish import polish
 from whmc.search.residual import log_tempered, residual_energy
@@ -234,6 +234,13 @@ def test_of_more_modes_than_it_may_keep_a_search_keeps_the_heaviest():
     assert search.num_capped > 100
     heaviest = means[np.argsort(-weights)[:6]]
     np.testing.assert_allclose(np.asarray(search.library.location), heaviest, atol=1e-3)
+
+
+def test_a_limit_holds_for_the_whole_search_of_a_run():
+    """Forty-eight starts are too few to tell whether basins are hit alike: without a limit the search would go on."""
+    target = whmc.Target(lambda x: -0.5 * jnp.sum(x**2), dim=2, starts=(-5.0, 5.0))
+    result = whmc.sample(target, seed=0, search=1000.0, chains=4, draws=50, warmup=100, progress=False)
+    assert result.search.num_independent < FEWEST_EVEN and result.gradients.search < 2000
 
 
 @pytest.mark.ci

@@ -101,7 +101,8 @@ def _found_and_started(state: RunState, target: Target, progress: Progress, ahea
         began = time.perf_counter()
     library = inputs.library if report is None else report.library
     assert library is not None
-    looking = plan.adaptive or ongoing.wanted(report)
+    # what the user has set as a limit is one for all of the search
+    looking = plan.adaptive or (plan.search is None and ongoing.wanted(report))
     library = with_room(target, library, plan, looking)
     # a run that goes on looking may find the second mode later: it needs the jump from the start
     num_modes = max(2, library.size) if looking else library.size

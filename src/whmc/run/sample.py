@@ -67,9 +67,9 @@ def sample(
     finder: how to search, such as `MultiStart(1024)`; by default many starts and, up to 800 dimensions, an annealed
         population. With `modes`, the search adds to them; without a finder it is left out.
     adapt: "warmup" freezes kernel and library after the warm-up; a short search (below a thousand starts) goes on
-        between its rounds, by the residual energy. "regeneration" goes on searching while chains run and lets a chain
-        take a new kernel at its regenerations only (Algorithm 2); a chain's draws count from when the last mode was
-        known to it.
+        between its rounds, by the residual energy, unless `search` limits it. "regeneration" goes on searching while
+        chains run and lets a chain take a new kernel at its regenerations only (Algorithm 2); a chain's draws count
+        from when the last mode was known to it.
     max_modes: charts at most.
     seed: the same seed gives the same draws.
     chains: run side by side; 16 keep the overhead of a step small and give a standard error across chains.
