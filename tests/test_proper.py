@@ -69,11 +69,10 @@ IMPROPER = {
         target(lambda x: jnp.sum(jnp.logaddexp(-0.5 * (EFFECTS - x[0]) ** 2, -0.5 * EFFECTS**2))),
         ["x[0] -> -inf", "x[0] -> inf"],
     ),
-    # one mean far away leaves all data to the other: constant from there on, 400 nats down where that one fits best,
-    # and below what float64 holds on the other side
+    # one mean far away leaves all data to the other: constant from there on, 400 nats down or more, and all ends alike
     "two means without a prior": (
         target(lambda x: jnp.sum(jnp.logaddexp(*(-0.5 * (EFFECTS - mean) ** 2 for mean in x))), 2, (-10.0, 30.0)),
-        ["x[1] -> -inf", "x[1] -> inf"],
+        ["x[0] -> -inf", "x[0] -> inf", "x[1] -> -inf", "x[1] -> inf"],
     ),
 }  # fmt: skip
 
@@ -112,6 +111,16 @@ def ends_of(case):
 def test_an_improper_density_is_named_with_its_ends(name):
     case, ends = IMPROPER[name]
     assert ends_of(case) == ends
+
+
+def test_an_end_is_named_though_the_two_highest_points_are_mirror_images():
+    """From the second the ends of x[1] lie below what float64 holds, as from the first do those of x[0]."""
+    case, _ = IMPROPER["two means without a prior"]
+    points = np.array([[5.0, 24.2], [20.8, 4.5]])
+    found, _, _ = improper_ends(
+        case, lambda rows: np.asarray(jax.vmap(case)(jnp.asarray(rows))), points, np.random.default_rng(0)
+    )
+    assert [end.told for end in found] == ["x[1] -> -inf", "x[1] -> inf"]
 
 
 @pytest.mark.parametrize("name", PROPER)

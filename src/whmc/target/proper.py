@@ -143,7 +143,8 @@ def improper_ends(
         diverging = [
             (end, bool(row[-1] > heights[n] - DEEP))
             for end, row in zip(ends, rows, strict=True)
-            if row[-1] > heights[n] - NOTHING
+            # at the highest point alone: the other may be its mirror image, from where the same end lies deeper
+            if (n != highest[0] or row[-1] > heights[n] - NOTHING)
             and _diverges(end.bounded, _distances(points[n], end), row, deep=bool(row[-1] < heights[n] - DEEP))
         ]
         ends, near = [end for end, _ in diverging], [near for _, near in diverging]
