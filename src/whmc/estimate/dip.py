@@ -52,7 +52,7 @@ def dips(
     """
     members = [np.flatnonzero(group == k) for k in range(len(top))]
     sizes = [len(rows) for rows in members]
-    members = [rows[:: max(1, -(-len(rows) // MOST_DRAWS))] for rows in members]
+    members = [thinned(rows) for rows in members]
     found = np.full(len(pairs), np.nan)
     for n, (a, b) in enumerate(pairs.tolist()):
         if min(len(members[a]), len(members[b])) < FEWEST_DRAWS:
@@ -67,6 +67,11 @@ def dips(
                 break
         found[n] = deepest
     return found
+
+
+def thinned(rows: np.ndarray) -> np.ndarray:
+    """Of a group as many, evenly spaced, as are looked at."""
+    return rows[:: max(1, -(-len(rows) // MOST_DRAWS))]
 
 
 def _directions(

@@ -15,7 +15,8 @@ import numpy as np
 
 from whmc._shapes import Float, Int
 from whmc.estimate.basins import NOWHERE
-from whmc.estimate.dip import FAR, FEWEST_DRAWS, MOST_DRAWS, valley
+from whmc.estimate.dip import FAR, FEWEST_DRAWS, thinned, valley
+from whmc.estimate.labels import squares_between
 from whmc.modes.library import ModeLibrary
 from whmc.modes.mixture import log_components_of
 from whmc.search.passes import nearest
@@ -48,7 +49,7 @@ def parted_charts(
         rows = np.isin(own, charts)
         position, group = draws[rows], np.searchsorted(charts, own[rows])
         scaled = place[charts] / region
-        apart = np.sum((scaled[:, None] - scaled) ** 2, axis=2)
+        apart = squares_between(scaled, scaled)
         np.fill_diagonal(apart, np.inf)
         pair = nearest(apart, NEIGHBOURS)
         dip = _valleys(library, charts, position, group, pair)
@@ -78,7 +79,6 @@ def _valleys(
     for n, (a, b) in enumerate(pair.tolist()):
         sizes = np.sum(group == a), np.sum(group == b)
         if min(sizes) >= FEWEST_DRAWS:
-            first, second = ((height[a] - height[b])[group == one] for one in (a, b))
-            first, second = (some[:: max(1, -(-len(some) // MOST_DRAWS))] for some in (first, second))
+            first, second = (thinned((height[a] - height[b])[group == one]) for one in (a, b))
             found[n] = valley(first, second, float(sizes[0] / sum(sizes)))
     return found

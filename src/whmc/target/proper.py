@@ -137,15 +137,16 @@ def improper_ends(
     for n in highest.tolist():
         if not ends:
             break
-        lines = np.concatenate([_along(points[n], end) for end in ends])
-        rows = np.split(values(lines), np.cumsum([len(_distances(points[n], end)) for end in ends])[:-1])
+        distances = [_distances(points[n], end) for end in ends]
+        lines = np.concatenate([_along(points[n], *one) for one in zip(ends, distances, strict=True)])
+        rows = np.split(values(lines), np.cumsum([len(one) for one in distances])[:-1])
         spent += len(lines)
         diverging = [
             (end, bool(row[-1] > heights[n] - DEEP))
-            for end, row in zip(ends, rows, strict=True)
+            for end, far, row in zip(ends, distances, rows, strict=True)
             # at the highest point alone: the other may be its mirror image, from where the same end lies deeper
             if (n != highest[0] or row[-1] > heights[n] - NOTHING)
-            and _diverges(end.bounded, _distances(points[n], end), row, deep=bool(row[-1] < heights[n] - DEEP))
+            and _diverges(end.bounded, far, row, deep=bool(row[-1] < heights[n] - DEEP))
         ]
         ends, near = [end for end, _ in diverging], [near for _, near in diverging]
     return [_told(target, *one) for one in zip(ends, near, strict=True)], len(axes), spent
@@ -157,8 +158,9 @@ def _distances(point: Float[np.ndarray, " dim"], end: End) -> Float[np.ndarray, 
     return np.append(FAR_IN_LOGS, end.distances * (1 + np.max(np.abs(point))))
 
 
-def _along(point: Float[np.ndarray, " dim"], end: End) -> Float[np.ndarray, "few dim"]:
-    distances = _distances(point, end)
+def _along(
+    point: Float[np.ndarray, " dim"], end: End, distances: Float[np.ndarray, " few"]
+) -> Float[np.ndarray, "few dim"]:
     rows = np.tile(point, (len(distances), 1))
     rows[:, end.coordinate] = end.sign * distances + (0.0 if end.bounded else point[end.coordinate])
     return rows
